@@ -1,0 +1,42 @@
+# `make demo` and `make test` work on a fresh machine with Python >= 3.11, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := all,test,oracles
+# isolated builds obey the same pins: an unpinned torch would bring gigabytes of CUDA packages
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: install demo test test-all lint types format clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: install
+	$(BIN)/cosformer demo
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/pyright
+
+test: lint types
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-all: lint types
+	$(BIN)/pytest -n 2
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

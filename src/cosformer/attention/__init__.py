@@ -1,0 +1,27 @@
+"""The zoo: one mechanism per file, one table, one way to build and call them."""
+
+from importlib import import_module
+from typing import Any
+
+from cosformer.attention.base import Attention, Traits
+
+# name -> (module, class). The module is imported when its attention is built.
+ATTENTIONS: dict[str, tuple[str, str]] = {}
+
+
+def attention_class(name: str) -> type[Attention]:
+    """The class behind ``name``; an unknown name raises and lists the known ones."""
+    if name not in ATTENTIONS:
+        raise ValueError(f"unknown attention {name!r}; known: {', '.join(sorted(ATTENTIONS))}")
+    module, attribute = ATTENTIONS[name]
+    return getattr(import_module(module), attribute)
+
+
+def build_attention(
+    name: str, *, num_heads: int, head_dim: int, max_len: int, causal: bool, **options: Any
+) -> Attention:
+    """Build the mechanism ``name``; ``options`` are its own (see its class)."""
+    return attention_class(name)(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal, **options)
+
+
+__all__ = ["ATTENTIONS", "Attention", "Traits", "attention_class", "build_attention"]

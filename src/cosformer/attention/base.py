@@ -1,0 +1,62 @@
+"""What every attention mechanism of the zoo has: its sizes, its traits and one way to be called."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Facts about a mechanism for errors, tables and tests; no code branches on them."""
+
+    paper: str  # "Wang et al. 2020"
+    time: str  # cost in N (tokens), D (head size) and the method's own letters, e.g. "N k D"
+    memory: str  # likewise, beyond inputs and output
+    causal: bool  # has a left-to-right form
+    cross: bool  # takes keys of another length than the queries
+    streaming: bool  # has `extend` and a state
+    deviations: tuple[str, ...] = ()  # rules of the contract it breaks by its nature, each with its reason and size
+
+
+class Attention(nn.Module):
+    """Base of every mechanism. Sizes and causality are fixed when it is built.
+
+    ``forward(q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] or None) -> [B,H,N,E]``; ``key_mask`` is True
+    where a key may be attended. A row with nothing to attend to gives zeros. Every mechanism is linear in ``v``.
+    """
+
+    traits: ClassVar[Traits]
+
+    def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool) -> None:
+        super().__init__()
+        for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("max_len", max_len)):
+            if value < 1:
+                raise ValueError(f"{name}={value}; it must be at least 1")
+        if causal and not self.traits.causal:
+            raise ValueError(f"{type(self).__name__} has no causal form; build it with causal=False or choose another attention")
+        self.num_heads, self.head_dim, self.max_len, self.causal = num_heads, head_dim, max_len, causal
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}, max_len={self.max_len}, causal={self.causal}"
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
+        """Raise on input that this mechanism was not built for."""
+        heads, dim = self.num_heads, self.head_dim
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if x.dim() != 4 or x.shape[1] != heads:
+                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected [B, {heads}, length, channels]")
+        if q.shape[-1] != dim or k.shape[-1] != dim:
+            raise ValueError(f"q and k have {q.shape[-1]} and {k.shape[-1]} channels; this attention was built with head_dim={dim}")
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            raise ValueError(f"q, k, v have batch sizes {q.shape[0]}, {k.shape[0]}, {v.shape[0]}; they must be equal")
+        n, s = q.shape[2], k.shape[2]
+        if v.shape[2] != s:
+            raise ValueError(f"k has {s} positions and v has {v.shape[2]}; they must be equal")
+        if max(n, s) > self.max_len:
+            raise ValueError(f"sequence of {max(n, s)} tokens exceeds max_len={self.max_len}; build the attention with a larger max_len")
+        if n != s and (self.causal or not self.traits.cross):
+            why = "a causal attention" if self.causal else type(self).__name__
+            raise ValueError(f"{why} needs as many keys as queries, got N={n} and S={s}")
+        if key_mask is not None and (key_mask.shape != (k.shape[0], s) or key_mask.dtype != q.new_empty(0).bool().dtype):
+            raise ValueError(f"key_mask is {key_mask.dtype} {tuple(key_mask.shape)}; expected bool [{k.shape[0]}, {s}], True = may be attended")

@@ -1,0 +1,47 @@
+"""The ``cosformer`` command: a table of subcommands, each imported only when it is named."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from cosformer._version import __version__
+from cosformer.extras import MissingExtra
+
+# name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("cosformer.commands.demo", "see it work: exactness and speed on this machine"),
+    "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
+    "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
+    "list": ("cosformer.commands.list", "what there is: attentions"),
+    "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
+}
+
+# 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def build_parser(only: str | None) -> argparse.ArgumentParser:
+    """The parser with every command's name and, of command ``only``, its options (the others stay unimported)."""
+    parser = argparse.ArgumentParser(prog="cosformer", description="Attention that is linear in the length of the sequence.")
+    parser.add_argument("--version", action="version", version=f"cosformer {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == only:
+            import_module(module).configure(command)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    named = next((word for word in argv if not word.startswith("-")), None)
+    args = build_parser(named).parse_args(argv)
+    try:
+        return import_module(COMMANDS[args.command][0]).run(args)
+    except (MissingExtra, ValueError, FileNotFoundError, FileExistsError) as error:
+        print(f"cosformer {args.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
