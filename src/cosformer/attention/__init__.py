@@ -6,7 +6,13 @@ from typing import Any
 from cosformer.attention.base import Attention, Traits
 
 # name -> (module, class). The module is imported when its attention is built.
-ATTENTIONS: dict[str, tuple[str, str]] = {}
+ATTENTIONS: dict[str, tuple[str, str]] = {
+    "softmax": ("cosformer.attention.softmax", "Softmax"),
+    "local": ("cosformer.attention.local", "Local"),
+    "longformer": ("cosformer.attention.longformer", "Longformer"),
+    "sparse": ("cosformer.attention.sparse", "Sparse"),
+    "bigbird": ("cosformer.attention.bigbird", "Bigbird"),
+}
 
 
 def attention_class(name: str) -> type[Attention]:

@@ -1,8 +1,9 @@
 """What every attention mechanism of the zoo has: its sizes, its traits and one way to be called."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 
@@ -19,11 +20,44 @@ class Traits:
     deviations: tuple[str, ...] = ()  # rules of the contract it breaks by its nature, each with its reason and size
 
 
+class State(Protocol):
+    """What ``extend`` hands from one piece of a sequence to the next; never changed in place."""
+
+    @property
+    def seen(self) -> int:
+        """How many tokens it has taken in, masked ones included."""
+        ...
+
+    def reorder(self, index: Tensor) -> Self:
+        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
+        ...
+
+    def detach(self) -> Self:
+        """The same numbers without their history."""
+        ...
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Like ``Tensor.to``, for device and dtype."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors to save."""
+        ...
+
+    @classmethod
+    def from_state_dict(cls, tensors: dict[str, Tensor]) -> Self:
+        """The state that ``state_dict`` saved."""
+        ...
+
+
 class Attention(nn.Module):
     """Base of every mechanism. Sizes and causality are fixed when it is built.
 
     ``forward(q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] or None) -> [B,H,N,E]``; ``key_mask`` is True
     where a key may be attended. A row with nothing to attend to gives zeros. Every mechanism is linear in ``v``.
+
+    A streaming mechanism (``traits.streaming``) built causal also has ``extend(q, k, v, state=None, key_mask=None) ->
+    (out, state)`` for the next n >= 1 tokens: the pieces of a sequence give what ``forward`` gives for the whole.
     """
 
     traits: ClassVar[Traits]
@@ -34,7 +68,8 @@ class Attention(nn.Module):
             if value < 1:
                 raise ValueError(f"{name}={value}; it must be at least 1")
         if causal and not self.traits.causal:
-            raise ValueError(f"{type(self).__name__} has no causal form; build it with causal=False or choose another attention")
+            name = type(self).__name__
+            raise ValueError(f"{name} has no causal form; build it with causal=False or choose another attention")
         self.num_heads, self.head_dim, self.max_len, self.causal = num_heads, head_dim, max_len, causal
 
     def extra_repr(self) -> str:
@@ -47,16 +82,31 @@ class Attention(nn.Module):
             if x.dim() != 4 or x.shape[1] != heads:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected [B, {heads}, length, channels]")
         if q.shape[-1] != dim or k.shape[-1] != dim:
-            raise ValueError(f"q and k have {q.shape[-1]} and {k.shape[-1]} channels; this attention was built with head_dim={dim}")
+            got = f"{q.shape[-1]} and {k.shape[-1]}"
+            raise ValueError(f"q and k have {got} channels; this attention was built with head_dim={dim}")
         if not q.shape[0] == k.shape[0] == v.shape[0]:
-            raise ValueError(f"q, k, v have batch sizes {q.shape[0]}, {k.shape[0]}, {v.shape[0]}; they must be equal")
+            sizes = f"{q.shape[0]}, {k.shape[0]}, {v.shape[0]}"
+            raise ValueError(f"q, k, v have batch sizes {sizes}; they must be equal")
         n, s = q.shape[2], k.shape[2]
         if v.shape[2] != s:
             raise ValueError(f"k has {s} positions and v has {v.shape[2]}; they must be equal")
+        if min(n, s) < 1:
+            raise ValueError(f"got N={n} queries and S={s} keys; there must be at least one of each")
         if max(n, s) > self.max_len:
-            raise ValueError(f"sequence of {max(n, s)} tokens exceeds max_len={self.max_len}; build the attention with a larger max_len")
+            way_out = "build the attention with a larger max_len"
+            raise ValueError(f"sequence of {max(n, s)} tokens exceeds max_len={self.max_len}; {way_out}")
         if n != s and (self.causal or not self.traits.cross):
             why = "a causal attention" if self.causal else type(self).__name__
             raise ValueError(f"{why} needs as many keys as queries, got N={n} and S={s}")
-        if key_mask is not None and (key_mask.shape != (k.shape[0], s) or key_mask.dtype != q.new_empty(0).bool().dtype):
-            raise ValueError(f"key_mask is {key_mask.dtype} {tuple(key_mask.shape)}; expected bool [{k.shape[0]}, {s}], True = may be attended")
+        if key_mask is not None and (key_mask.shape != (k.shape[0], s) or key_mask.dtype != torch.bool):
+            got = f"{key_mask.dtype} {tuple(key_mask.shape)}"
+            raise ValueError(f"key_mask is {got}; expected bool [{k.shape[0]}, {s}], True = may be attended")
+
+    def check_extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, seen: int) -> None:
+        """Raise on a next piece that cannot follow ``seen`` tokens."""
+        if not self.causal:
+            raise ValueError("extend goes from left to right; build the attention with causal=True")
+        self.check(q, k, v, key_mask)
+        if seen + q.shape[2] > self.max_len:
+            way_out = "build the attention with a larger max_len"
+            raise ValueError(f"{seen} + {q.shape[2]} tokens exceed max_len={self.max_len}; {way_out}")

@@ -1,0 +1,76 @@
+"""The key-value cache as a value: what softmax attentions carry from one piece of a sequence to the next."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class KeyValueState:
+    """Keys ``k [B,H,S,D]`` and values ``v [B,H,S,E]`` that later queries may still attend to, in order.
+
+    ``key_mask`` is bool ``[B,S]``, True where a key may be attended, or None when all may. ``seen`` counts every token
+    taken in; it exceeds S where old keys have been dropped.
+    """
+
+    k: Tensor
+    v: Tensor
+    key_mask: Tensor | None
+    seen: int
+
+    @classmethod
+    def extended(cls, state: "KeyValueState | None", k: Tensor, v: Tensor, key_mask: Tensor | None) -> "KeyValueState":
+        """``state`` (None: nothing yet) followed by the next tokens; ``state`` itself stays as it was."""
+        if state is None:
+            return cls(k, v, key_mask, k.shape[2])
+        if state.k.shape[0] != k.shape[0] or state.v.shape[-1] != v.shape[-1]:
+            had, got = (state.k.shape[0], state.v.shape[-1]), (k.shape[0], v.shape[-1])
+            raise ValueError(
+                f"the state is of (batch, value channels) {had}, the next tokens of {got}; they must be equal"
+            )
+        if state.key_mask is not None or key_mask is not None:
+            pieces = [torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=k.device) for x in (state.k, k)]
+            pieces = [
+                ones if mask is None else mask for ones, mask in zip(pieces, (state.key_mask, key_mask), strict=True)
+            ]
+            key_mask = torch.cat(pieces, dim=1)
+        return cls(torch.cat((state.k, k), 2), torch.cat((state.v, v), 2), key_mask, state.seen + k.shape[2])
+
+    def last(self, length: int) -> "KeyValueState":
+        """The same with at most the last ``length`` keys, copied so that the dropped ones free their memory."""
+        drop = self.k.shape[2] - length
+        if drop <= 0:
+            return self
+        mask = None if self.key_mask is None else self.key_mask[:, drop:].clone()
+        return replace(self, k=self.k[:, :, drop:].clone(), v=self.v[:, :, drop:].clone(), key_mask=mask)
+
+    def detach(self) -> "KeyValueState":
+        """The same numbers without their history."""
+        return replace(self, k=self.k.detach(), v=self.v.detach())
+
+    def to(self, *args: Any, **kwargs: Any) -> "KeyValueState":
+        """Like ``Tensor.to``, for device and dtype; the mask follows the device and stays bool."""
+        k = self.k.to(*args, **kwargs)
+        mask = None if self.key_mask is None else self.key_mask.to(k.device)
+        return replace(self, k=k, v=self.v.to(*args, **kwargs), key_mask=mask)
+
+    def reorder(self, index: Tensor) -> "KeyValueState":
+        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
+        index = index.to(self.k.device)
+        mask = None if self.key_mask is None else self.key_mask.index_select(0, index)
+        return replace(self, k=self.k.index_select(0, index), v=self.v.index_select(0, index), key_mask=mask)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors to save; ``key_mask`` is there only if there is one."""
+        tensors = {"k": self.k, "v": self.v, "seen": torch.tensor(self.seen)}
+        return tensors if self.key_mask is None else {**tensors, "key_mask": self.key_mask}
+
+    @classmethod
+    def from_state_dict(cls, tensors: dict[str, Tensor]) -> "KeyValueState":
+        """The state that :meth:`state_dict` saved."""
+        missing = {"k", "v", "seen"} - tensors.keys()
+        if missing:
+            raise ValueError(f"not a saved key-value state: {', '.join(sorted(missing))} missing")
+        return cls(tensors["k"], tensors["v"], tensors.get("key_mask"), int(tensors["seen"]))
