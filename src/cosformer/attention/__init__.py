@@ -12,6 +12,15 @@ ATTENTIONS: dict[str, tuple[str, str]] = {
     "longformer": ("cosformer.attention.longformer", "Longformer"),
     "sparse": ("cosformer.attention.sparse", "Sparse"),
     "bigbird": ("cosformer.attention.bigbird", "Bigbird"),
+    "reformer": ("cosformer.attention.reformer", "Reformer"),
+    "sinkhorn": ("cosformer.attention.sinkhorn", "Sinkhorn"),
+    "smyrf": ("cosformer.attention.smyrf", "Smyrf"),
+    "routing": ("cosformer.attention.routing", "Routing"),
+    "clustered": ("cosformer.attention.clustered", "Clustered"),
+    "linformer": ("cosformer.attention.linformer", "Linformer"),
+    "nystrom": ("cosformer.attention.nystrom", "Nystrom"),
+    "inducing": ("cosformer.attention.inducing", "Inducing"),
+    "synthesizer": ("cosformer.attention.synthesizer", "Synthesizer"),
 }
 
 

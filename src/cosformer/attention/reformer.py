@@ -1,0 +1,155 @@
+"""Reformer: attention among tokens that hash alike."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosformer.attention.base import Attention, Traits
+from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
+from cosformer.ops.masked_softmax import masked_softmax
+
+SELF_SCORE = -5e4  # a token attends to itself only when it has nothing else
+
+
+class Reformer(Attention):
+    """Locality-sensitive hashing attention with shared queries and keys (Kitaev et al. 2020).
+
+    The keys are the queries, scaled to length one: **the k that is passed in is not read**. In each of ``num_hashes``
+    rounds a token falls into the bucket argmax([xR; -xR]) of a random R; tokens are sorted by bucket and position and
+    cut into chunks; a token attends to those of its bucket in its own chunk and the one before (for the first chunk:
+    the last). Rounds are summed by their log-sum-exp; a pair that meets in several rounds counts once, or each time
+    with ``allow_duplicates`` (cheaper).
+
+    The number of buckets is fixed when built (default: about max_len / chunk), so length and padding do not change the
+    hash. In the causal form the cuts start anew in every bucket: cut through the whole sorted sequence, as the paper
+    has it, a later token would push earlier ones over a chunk's edge and so show itself to them.
+    R is drawn once from ``seed`` and kept in a buffer. There is no gradient through the hash.
+    """
+
+    traits = Traits(
+        paper="Kitaev et al. 2020",
+        time="N log N + hashes N chunk D",
+        memory="hashes N chunk",
+        causal=True,
+        cross=False,
+        streaming=False,
+    )
+    rotations: Tensor
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        max_len: int,
+        causal: bool,
+        num_hashes: int = 2,
+        chunk: int = 64,
+        num_buckets: int | None = None,
+        allow_duplicates: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
+        if num_hashes < 1 or chunk < 1:
+            raise ValueError(f"num_hashes={num_hashes}, chunk={chunk}; both must be at least 1")
+        if num_buckets is None:
+            num_buckets = 1 if max_len <= chunk else 2 * -(-max_len // (2 * chunk))
+        if num_buckets != 1 and (num_buckets < 2 or num_buckets % 2):
+            raise ValueError(f"num_buckets={num_buckets}; it must be 1 or even, as R and -R give a bucket each")
+        self.num_hashes, self.chunk, self.num_buckets = num_hashes, chunk, num_buckets
+        self.allow_duplicates = allow_duplicates
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("rotations", torch.randn(num_hashes, head_dim, num_buckets // 2, generator=generator))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
+        self.check(q, k, v, key_mask)
+        bucket = self.hash(q)
+        if key_mask is not None:
+            dead = ~key_mask[:, None, :, None]
+            q, v = q.masked_fill(dead, 0), v.masked_fill(dead, 0)
+            bucket = bucket.masked_fill(dead.squeeze(-1), self.num_buckets)
+        return self.attend(q, v, bucket)
+
+    @torch.no_grad()
+    def hash(self, q: Tensor) -> Tensor:
+        """Buckets ``[rounds,B,H,N]`` of q [B,H,N,D]."""
+        if self.num_buckets == 1:
+            return torch.zeros(self.num_hashes, *q.shape[:3], dtype=torch.long, device=q.device)
+        rotated = q.to(self.rotations.dtype) @ self.rotations[:, None, None]
+        return torch.cat((rotated, -rotated), dim=-1).argmax(-1)
+
+    def attend(self, q: Tensor, v: Tensor, bucket: Tensor) -> Tensor:
+        """Attention of q [B,H,N,D] to v [B,H,N,E] for given buckets [rounds,B,H,N]; bucket ``num_buckets``: masked."""
+        layouts = [self.layout(b) for b in bucket]
+        k = F.normalize(q, dim=-1) * self.head_dim**-0.5
+        outs, totals = [], []
+        for layout in layouts:
+            query, key = layout.query, layout.key
+            allowed = layout.meet(query, key)
+            if self.causal:
+                allowed = allowed & (key[..., None, :] <= query[..., :, None])
+            scores = take_rows(q, query) @ take_rows(k, key).mT
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            scores = scores.masked_fill(query[..., :, None] == key[..., None, :], SELF_SCORE)
+            if len(layouts) > 1 and not self.allow_duplicates:
+                times = torch.stack([other.meet(query, key) for other in layouts]).sum(0, dtype=torch.uint8)
+                scores = scores - times.clamp(min=1).log()
+            weights, total = masked_softmax(scores, allowed)
+            out = weights.to(v.dtype) @ take_rows(v, key)
+            outs.append(take_rows(out.flatten(2, 3), layout.slot))
+            totals.append(take_rows(total.flatten(2, 3), layout.slot))
+        share = torch.stack(totals).softmax(0).to(v.dtype)
+        out = (share * torch.stack(outs)).sum(0)
+        return out.masked_fill((bucket[0] == self.num_buckets)[..., None], 0)
+
+    @torch.no_grad()
+    def layout(self, bucket: Tensor) -> "Layout":
+        """Chunks for the buckets [B,H,N] of one round."""
+        n = bucket.shape[-1]
+        live = bucket < self.num_buckets
+        if self.causal:
+            query, slot = group_blocks(bucket, self.num_buckets, self.chunk)
+        else:
+            order = bucket.argsort(dim=-1, stable=True)  # masked tokens last
+            slot = sort_ranks(order)
+            query = F.pad(order, (0, -n % self.chunk), value=n).unflatten(-1, (-1, self.chunk))
+        before = torch.arange(-1, query.shape[2] - 1, device=bucket.device).repeat(*bucket.shape[:2], 1)
+        if not self.causal:
+            last = (live.sum(-1) - 1) // self.chunk
+            before[..., 0] = last.masked_fill(last == 0, -1)  # a lone chunk must not be seen twice
+        previous = take_rows(query.flatten(0, 1)[None], before.clamp(min=0).flatten(0, 1)[None]).view_as(query)
+        previous = previous.masked_fill(before[..., None] < 0, n)
+
+        # one number for bucket and chunk, so that "may meet" is a comparison or two; 0: no chunk before
+        chunk = slot.clamp(max=query[0, 0].numel() - 1) // self.chunk
+        first = bucket * (query.shape[2] + 1)
+        own = (first + chunk + 1).masked_fill(~live, -1)
+        seen = (first + before.gather(-1, chunk) + 1).masked_fill(~live, -2)
+        return Layout(
+            query,
+            torch.cat((query, previous), dim=-1),
+            slot,
+            F.pad(own, (0, 1), value=-1),
+            F.pad(seen, (0, 1), value=-2),
+        )
+
+
+class Layout(NamedTuple):
+    """One round: who sits where."""
+
+    query: Tensor  # [B,H,chunks,chunk], the token in each slot, N: none
+    key: Tensor  # [B,H,chunks,2 chunk], the same and those of the chunk before
+    slot: Tensor  # [B,H,N], the slot of each token, counted over all chunks
+    own: Tensor  # [B,H,N+1], bucket and chunk of each token, negative: masked or none
+    before: Tensor  # [B,H,N+1], its bucket and the chunk before
+
+    def meet(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether queries [B,H,C,m] see keys [B,H,C,l] in this round: bool [B,H,C,m,l]."""
+        own, before, other = (
+            x.gather(2, i.flatten(2)).view_as(i) for x, i in ((self.own, query), (self.before, query), (self.own, key))
+        )
+        own, before, other = own[..., :, None], before[..., :, None], other[..., None, :]
+        return ((other == own) | (other == before)) & (other >= 0)
