@@ -1,0 +1,224 @@
+"""The native CPU kernels: the contract of ``chunked``, in C, bound with ctypes.
+
+``why_not(...)`` says whether a call can be taken; ``forward``, ``backward`` and ``step`` assume that it can, and that the
+operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.native.library import CALL, Library, find, loaded
+from cosformer.ops.problem import Problem
+
+__all__ = ["available", "backward", "describe", "forward", "step", "why_not"]
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+_NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
+_HUGE = 4 << 20  # bytes from which a fresh output asks for huge pages
+
+
+def available() -> bool:
+    """Whether the library was built and runs here."""
+    return find()[0] is not None
+
+
+def describe() -> str:
+    """Instruction set, compiler and threads in use, or why there is no library."""
+    library, reason = find()
+    return reason if library is None else library.describe()
+
+
+def why_not(*tensors: Tensor) -> str:
+    """Why these q, k, v cannot be taken (an empty string: they can)."""
+    library, reason = find()
+    if library is None:
+        return reason
+    for x in tensors:
+        if x.device.type != "cpu":
+            return f"the native kernels run on the CPU, not on {x.device}"
+        if x.dtype not in _DTYPES:
+            return f"the native kernels take float32 and bfloat16, not {x.dtype}"
+        if x.dtype != tensors[0].dtype:
+            return f"the native kernels take q, k and v of one dtype, not {tensors[0].dtype} and {x.dtype}"
+    return ""
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    p: Problem,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
+
+    ``out``: a contiguous tensor to write to, instead of a fresh one. Packed sequences leave a state of zeros.
+    """
+    library = loaded()
+    b, h, n, _ = q.shape
+    hk, e = k.shape[1], v.shape[3]
+    features = k.shape[3] * (2 if p.k_len else 1)
+    q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
+    key_mask = None if key_mask is None else key_mask.contiguous()
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
+    out = _fresh(library, (b, h, n, e), v.dtype) if out is None else out
+    den = torch.empty((b, h, n))
+    make = torch.empty if cu_seqlens is None else torch.zeros
+    kv_next, z_next = make((b, hk, features, e)), make((b, hk, features))
+    call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
+    _check(library.forward(call))
+    return out, den, kv_next, z_next
+
+
+def backward(
+    g_out: Tensor,
+    g_kv: Tensor | None,
+    g_z: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    out: Tensor,
+    den: Tensor,
+    kv_next: Tensor | None,
+    z_next: Tensor | None,
+    p: Problem,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and of the incoming state (of its shape also where none came in).
+
+    ``kv_next`` and ``z_next`` save time without causality; with None they are computed again.
+    """
+    library = loaded()
+    features = k.shape[3] * (2 if p.k_len else 1)
+    dq, dk, dv = (_fresh_like(library, x) for x in (q, k, v))
+    dkv, dz = torch.empty((*k.shape[:2], features, v.shape[3])), torch.empty((*k.shape[:2], features))
+    if cu_seqlens is not None:
+        kv_next = z_next = None
+        dkv.zero_()
+        dz.zero_()
+        cu_seqlens = cu_seqlens.to("cpu", torch.int64).contiguous()
+    q, k, v, g_out, kv, z, g_kv, g_z = _rows(q), _rows(k), _rows(v), _rows(g_out), *map(_plain, (kv, z, g_kv, g_z))
+    key_mask = None if key_mask is None else key_mask.contiguous()
+    out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
+    results = [x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype) for x in (dq, dk, dv)]
+    more = _gradients(g_out, g_kv, g_z, results, dkv, dz, torch.empty_like(den))
+    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
+    for wanted, got in zip((dq, dk, dv), results, strict=True):
+        if wanted is not got:
+            wanted.copy_(got)
+    return dq, dk, dv, dkv, dz
+
+
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    p: Problem,
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state.
+
+    ``in_place`` writes the new state over the old one (contiguous float32), which saves the traffic of a second one.
+    """
+    library = loaded()
+    b, h, _, d = q.shape
+    hk, e = v.shape[1], v.shape[3]
+    features = d * (2 if p.k_len else 1)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    out = torch.empty((b, h, 1, e), dtype=v.dtype)
+    if in_place:
+        if kv is None or z is None or not (kv.is_contiguous() and z.is_contiguous()):
+            raise ValueError("a step in place needs a contiguous state to write over")
+        kv_next, z_next = kv, z
+    else:
+        kv, z = _plain(kv), _plain(z)
+        kv_next, z_next = _fresh(library, (b, hk, features, e), torch.float32), torch.empty((b, hk, features))
+    key_mask = None if key_mask is None else key_mask.contiguous()
+    _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
+    return out, kv_next, z_next
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The tensor with its last dimension contiguous: a view where it can be, else a copy."""
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
+
+
+def _plain(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.to(torch.float32).contiguous()
+
+
+def _fresh(library: Library, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    x = torch.empty(shape, dtype=dtype)
+    if math.prod(shape) * x.element_size() >= _HUGE:
+        library.huge_pages(x.data_ptr(), x.numel() * x.element_size())
+    return x
+
+
+def _fresh_like(library: Library, like: Tensor) -> Tensor:
+    x = torch.empty_like(like)
+    if x.numel() * x.element_size() >= _HUGE:
+        library.huge_pages(x.data_ptr(), x.numel() * x.element_size())
+    return x
+
+
+def _at(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _gradients(
+    g_out: Tensor, g_kv: Tensor | None, g_z: Tensor | None, results: list[Tensor], dkv: Tensor, dz: Tensor, b: Tensor
+) -> tuple[int, ...]:
+    """The part of the call record that only backward reads."""
+    strides = [s for x in results for s in x.stride()[:3]]
+    pointers = [x.data_ptr() for x in results]
+    return (_at(g_out), *g_out.stride()[:3], _at(g_kv), _at(g_z), *pointers, *strides, _at(dkv), _at(dz), _at(b))
+
+
+_NO_GRADIENTS = (0,) * 21
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    out: Tensor,
+    den: Tensor | None,
+    kv_next: Tensor | None,
+    z_next: Tensor | None,
+    p: Problem,
+    gradients: tuple[int, ...] = _NO_GRADIENTS,
+) -> bytes:
+    """The call record of cosformer.h."""
+    b, h, n, d = q.shape
+    _, hk, s, e = v.shape
+    qs, ks, vs = q.stride(), k.stride(), v.stride()
+    # fmt: off
+    return CALL.pack(
+        b, h, hk, n, s, d, e, _DTYPES[v.dtype], p.relu, p.causal, _NORMALISERS[p.normaliser], torch.get_num_threads(),
+        p.q_first, p.k_first, p.q_len, p.k_len, p.eps,
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2],
+        _at(kv), _at(z), _at(key_mask), _at(cu_seqlens), 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
+        out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+    )
+    # fmt: on
+
+
+def _check(status: int) -> None:
+    if status:
+        raise MemoryError("the native kernels could not allocate their scratch memory")

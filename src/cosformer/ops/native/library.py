@@ -1,0 +1,76 @@
+"""The compiled library: where it is, why it is not, which instruction set it runs."""
+
+import ctypes
+import functools
+import struct
+from importlib import machinery
+from pathlib import Path
+
+import torch
+
+NAME = "_kernels"
+#: members of call_t in cosformer.h, in order: 16 integers, eps, then pointers and strides as integers
+CALL = struct.Struct("16qd42q")
+
+
+class Library:
+    """The entries of one loaded library; ``forward``, ``backward`` and ``step`` take a packed call and return 0."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._dll = ctypes.CDLL(str(path))  # a call releases the interpreter lock
+        for name in ("cosformer_compiler", "cosformer_pool", "cosformer_choose"):
+            getattr(self._dll, name).restype = ctypes.c_char_p
+        self._dll.cosformer_choose.argtypes = [ctypes.c_char_p]
+        self._dll.cosformer_call_bytes.restype = ctypes.c_int64
+        if self._dll.cosformer_call_bytes() != CALL.size:
+            raise OSError(f"{path} was built from other sources (its call record has another size); reinstall cosformer")
+        self.forward = self._entry("cosformer_forward")
+        self.backward = self._entry("cosformer_backward")
+        self.step = self._entry("cosformer_step")
+        self.huge_pages = self._dll.cosformer_huge_pages
+        self.huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self.huge_pages.restype = None
+        self.compiler: str = self._dll.cosformer_compiler().decode()
+        self.choose(None)
+
+    def _entry(self, name: str):
+        function = self._dll[name]  # not the cached attribute: each has its own argument types
+        function.argtypes = [ctypes.c_char_p]
+        function.restype = ctypes.c_int
+        return function
+
+    def choose(self, name: str | None) -> None:
+        """Use the build of the kernels with this name, or the widest the processor runs."""
+        chosen = self._dll.cosformer_choose(None if name is None else name.encode())
+        if chosen is None:
+            raise RuntimeError(f"this processor does not run the {name!r} kernels; known: avx512, avx2, generic")
+        self.instructions: str = chosen.decode()
+
+    def describe(self) -> str:
+        threads = f"{torch.get_num_threads()} threads ({self._dll.cosformer_pool().decode()})"
+        return f"{self.instructions} kernels, built with {self.compiler}, {threads}"
+
+
+@functools.cache
+def find() -> tuple[Library | None, str]:
+    """The library, or None and the reason."""
+    folder = Path(__file__).parent
+    paths = [folder / f"{NAME}{suffix}" for suffix in machinery.EXTENSION_SUFFIXES]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        return None, (
+            "the native kernels were not built when cosformer was installed (no working C compiler then?); "
+            "install a C compiler and reinstall cosformer"
+        )
+    try:
+        return Library(path), ""
+    except OSError as error:
+        return None, f"the native kernels could not be loaded: {error}"
+
+
+def loaded() -> Library:
+    library, reason = find()
+    if library is None:
+        raise RuntimeError(reason)
+    return library

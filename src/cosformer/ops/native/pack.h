@@ -1,0 +1,203 @@
+/* From tensors to the packed chunks the products read, and back. Included once per instruction set, after vector.h. */
+
+/* Sizes that follow from the call, and the angles of the positions inside a chunk (from float64). */
+typedef struct {
+    const call_t *call;
+    long chunk;                      /* positions in a chunk */
+    long D, E, F, Dp, Ep;            /* p: rounded up to whole panels */
+    long nd, ne, nf;                 /* panels of D, of E, of all features (two times nd with angles) */
+    long halves;                     /* 2 with angles (cosine half, sine half), else 1 */
+    long ldx, ldf, lde;              /* row lengths: channels of q and k, features, channels of v (and one more) */
+    long Fr, Er;                     /* F and E + 1, rounded up to whole tiles */
+    long groups;                     /* query heads of one key head */
+    size_t size;                     /* bytes of one element of q, k, v */
+    double q_turn[2][96], k_turn[2][96]; /* cosine and sine of r steps */
+} plan_t;
+
+enum { MOST_ROWS = 96 };
+
+/* An odd number of cache lines, so that rows of a chunk do not compete for the same places of the cache. */
+INLINE long row_length(long n) { return 16 * (round_up(n, 16) / 16 | 1); }
+
+static void turns(double to[2][96], int64_t length) {
+    for (int r = 0; r < MOST_ROWS; r++) {
+        double angle = length ? M_PI_2 * r / (double)length : 0;
+        to[0][r] = cos(angle), to[1][r] = sin(angle);
+    }
+}
+
+static plan_t make_plan(const call_t *call, long chunk) {
+    plan_t p = {.call = call, .chunk = chunk, .D = call->D, .E = call->E, .groups = call->H / call->Hk};
+    p.halves = call->k_len ? 2 : 1;
+    p.F = p.halves * p.D;
+    p.Dp = round_up(p.D, 16), p.Ep = round_up(p.E, 16);
+    p.nd = p.Dp / 16, p.ne = p.Ep / 16, p.nf = p.halves * p.nd;
+    p.Fr = round_up(p.F, ROWS), p.Er = round_up(p.E + 1, ROWS);
+    p.ldx = row_length(p.Dp), p.ldf = row_length(p.D + p.Dp + ROWS), p.lde = row_length(p.Ep + 1 + ROWS);
+    p.size = call->dtype == F32 ? 4 : 2;
+    turns(p.q_turn, call->q_len), turns(p.k_turn, call->k_len);
+    return p;
+}
+
+/* Cosines and sines of the angles of n positions from `first`: one evaluation, then a rotation in float64. */
+static angles_t angles(float *to, const double turn[2][96], int64_t first, int64_t length, long n) {
+    if (!length) return (angles_t){NULL, NULL};
+    double angle = M_PI_2 * (double)first / (double)length, c = cos(angle), s = sin(angle);
+    for (long r = 0; r < n; r++) {
+        to[r] = (float)(c * turn[0][r] - s * turn[1][r]);
+        to[MOST_ROWS + 16 + r] = (float)(s * turn[0][r] + c * turn[1][r]);
+    }
+    return (angles_t){to, to + MOST_ROWS + 16};
+}
+enum { ANGLES = 2 * (MOST_ROWS + 16) }; /* floats; 16 more than rows, for whole tiles and panels */
+
+/* Rows of one head of one sequence of a tensor. */
+typedef struct {
+    char *data;
+    long stride; /* bytes from row to row */
+} rows_t;
+
+INLINE rows_t rows_of(const plan_t *p, const char *data, const int64_t strides[3], long b, long h, long row) {
+    return (rows_t){(char *)data + (b * strides[0] + h * strides[1] + row * strides[2]) * (long)p->size,
+                    strides[2] * (long)p->size};
+}
+
+/* Rows of a tensor we made: contiguous [B, heads, n, width]. */
+INLINE rows_t own_rows(const plan_t *p, char *data, long head, long n, long width, long row) {
+    return (rows_t){data + (head * n + row) * width * (long)p->size, width * (long)p->size};
+}
+
+INLINE vec widen(hvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
+
+INLINE hvec narrow(vec x) { /* to nearest, ties to even; NaN stays NaN */
+    uvec bits = (uvec)x, not_a_number = (uvec)(x != x);
+    uvec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return __builtin_convertvector((rounded & ~not_a_number) | (0x7fc0 & not_a_number), hvec);
+}
+
+/* One row as floats, zeros up to the next multiple of 16. */
+INLINE void load_row(float *to, const char *from, long n, int64_t dtype) {
+    long i = 0;
+    if (dtype == F32) {
+        for (; i + WIDTH <= n; i += WIDTH) store(to + i, load((const float *)from + i));
+        for (; i < n; i++) memcpy(to + i, from + 4 * i, 4);
+    } else {
+        for (; i + WIDTH <= n; i += WIDTH) store(to + i, widen(*(const hloose *)(from + 2 * i)));
+        for (; i < n; i++) {
+            uint16_t half;
+            memcpy(&half, from + 2 * i, 2);
+            uint32_t bits = (uint32_t)half << 16;
+            memcpy(to + i, &bits, 4);
+        }
+    }
+    for (; i % 16; i++) to[i] = 0;
+}
+
+/* One row from floats; `from` can be read up to the next multiple of 16. */
+INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
+    long i = 0;
+    if (dtype == F32) {
+        for (; i + WIDTH <= n; i += WIDTH) store((float *)to + i, load(from + i));
+        memcpy(to + 4 * i, from + i, 4 * (size_t)(n - i));
+    } else {
+        for (; i + WIDTH <= n; i += WIDTH) *(hloose *)(to + 2 * i) = narrow(load(from + i));
+        hvec tail = narrow(load(from + i / WIDTH * WIDTH));
+        memcpy(to + 2 * i, &tail, 2 * (size_t)(n - i));
+    }
+}
+
+/* Rows of q or k: ReLU, key mask (mask NULL: all kept). NaN stays NaN: it is not below zero. */
+static void load_features(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long n) {
+    for (long r = 0; r < n; r++, to += p->ldx) {
+        if (mask && !mask[r]) {
+            memset(to, 0, sizeof(float) * (size_t)p->Dp);
+            continue;
+        }
+        load_row(to, from.data + r * from.stride, p->D, p->call->dtype);
+        if (p->call->relu)
+            for (long i = 0; i < p->Dp; i += WIDTH) {
+                vec x = load(to + i);
+                store(to + i, keep(~(x < 0), x));
+            }
+    }
+}
+
+/* Rows of v or of a gradient, times scale[r]; masked rows are zero. */
+static void load_values(const plan_t *p, float *to, rows_t from, const uint8_t *mask, const float *scale, long n) {
+    for (long r = 0; r < n; r++, to += p->lde) {
+        if (mask && !mask[r]) {
+            memset(to, 0, sizeof(float) * (size_t)p->Ep);
+            continue;
+        }
+        load_row(to, from.data + r * from.stride, p->E, p->call->dtype);
+        if (scale)
+            for (long i = 0; i < p->Ep; i += WIDTH) store(to + i, load(to + i) * scale[r]);
+    }
+}
+
+/* Features [x cos ; x sin] as rows of F; the sine half starts where the cosine half ends. */
+static void turn_rows(const plan_t *p, float *to, const float *from, angles_t at, long n) {
+    for (long r = 0; r < n; r++, to += p->ldf, from += p->ldx) {
+        for (long i = 0; i < p->Dp; i += WIDTH) store(to + i, at.cos ? load(from + i) * at.cos[r] : load(from + i));
+        if (at.cos)
+            for (long i = 0; i < p->Dp; i += WIDTH) store(to + p->D + i, load(from + i) * at.sin[r]);
+    }
+}
+
+/* Rows to panels of 16 columns, times scale[r] where given. */
+static void panel_rows(float *to, long panel, const float *from, long ld, long panels, const float *scale, long n) {
+    for (long r = 0; r < n; r++)
+        for (long c = 0; c < panels; c++)
+            for (int l = 0; l < 16; l += WIDTH) {
+                vec x = load(from + r * ld + c * 16 + l);
+                *(vec *)(to + c * panel + r * 16 + l) = scale ? x * scale[r] : x;
+            }
+}
+
+INLINE float divisor(const call_t *call, float den) {
+    float eps = (float)call->eps;
+    switch (call->normaliser) {
+    case CLAMP: return den < eps ? eps : den; /* NaN stays NaN */
+    case ADD: return den + eps;
+    case SIGNED: return fabsf(den) < eps ? (den < 0 ? -eps : eps) : den;
+    default: return 1;
+    }
+}
+
+/* Derivative of the divisor with respect to the row sum. */
+INLINE float divisor_slope(const call_t *call, float den) {
+    float eps = (float)call->eps;
+    switch (call->normaliser) {
+    case CLAMP: return den > eps;
+    case ADD: return 1;
+    case SIGNED: return fabsf(den) > eps;
+    default: return 0;
+    }
+}
+
+/* State tensor [F, E] to and from panels [ne][Fr][16]; panels e0 to e1 only. No tensor means zeros. */
+static void load_state(const plan_t *p, float *to, const float *from, long e0, long e1) {
+    for (long e = e0; e < e1; e++)
+        for (long f = 0; f < p->Fr; f++) {
+            float *row = to + ((e - e0) * p->Fr + f) * 16;
+            memset(row, 0, 64);
+            if (from && f < p->F) memcpy(row, from + f * p->E + e * 16, 4 * (size_t)least(16, p->E - e * 16));
+        }
+}
+
+static void store_state(const plan_t *p, float *to, const float *from, long e0, long e1) {
+    for (long e = e0; e < e1; e++)
+        for (long f = 0; f < p->F; f++)
+            memcpy(to + f * p->E + e * 16, from + ((e - e0) * p->Fr + f) * 16, 4 * (size_t)least(16, p->E - e * 16));
+}
+
+/* Memory of one thread, cut from one block. */
+typedef struct {
+    char *next;
+} arena_t;
+
+INLINE float *cut(arena_t *arena, long floats) {
+    float *memory = (float *)arena->next;
+    arena->next += round_up(floats * 4, 64);
+    return memory;
+}

@@ -1,0 +1,159 @@
+/* Vectors and the three products every pass is made of. Included once per instruction set, which defines
+ * WIDTH (floats in a vector) and ROWS (rows of a register tile).
+ *
+ * A "panel" is a slice of 16 columns stored row after row: element (row, column) of panel p lies at
+ * p * panel stride + row * 16 + column. A tile of ROWS x 16 sums stays in registers while one row of a panel and ROWS
+ * scalars are read per step. Results do not depend on where a tile starts, hence not on how work is split. */
+#include "cosformer.h"
+#include <math.h>
+#include <string.h>
+
+#define LANES (16 / WIDTH) /* vectors in a row of a panel */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * WIDTH)));
+typedef float loose __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* unaligned */
+typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
+typedef uint16_t hloose __attribute__((vector_size(2 * WIDTH), aligned(2), may_alias));
+typedef float quad __attribute__((vector_size(16)));
+typedef float quad_loose __attribute__((vector_size(16), aligned(4), may_alias));
+
+INLINE vec load(const float *p) { return *(const loose *)p; }
+INLINE void store(float *p, vec x) { *(loose *)p = x; }
+INLINE vec keep(ivec mask, vec x) { return (vec)((ivec)x & mask); }
+INLINE long round_up(long n, long to) { return (n + to - 1) / to * to; }
+INLINE long least(long a, long b) { return a < b ? a : b; }
+
+INLINE float sum(vec x) {
+    float total = 0;
+    for (int i = 0; i < WIDTH; i++) total += x[i];
+    return total;
+}
+
+INLINE float dot(const float *a, const float *b, long n) { /* n a multiple of 16 */
+    vec total[LANES] = {};
+    for (long i = 0; i < n; i += 16)
+        for (int l = 0; l < LANES; l++) total[l] += load(a + i + l * WIDTH) * load(b + i + l * WIDTH);
+    vec all = total[0];
+    for (int l = 1; l < LANES; l++) all += total[l];
+    return sum(all);
+}
+
+/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k] */
+INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
+    for (long k = 0; k < n; k++, a += step, panel += 16) {
+        vec b[LANES];
+        for (int l = 0; l < LANES; l++) b[l] = *(const vec *)(panel + l * WIDTH);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++) sums[r][l] += a[r * row] * b[l];
+    }
+}
+
+/* Accumulate: state[p][r] += sum over k < n of a[k][r] * b[p][k], for all rows r and panels p.
+ * The state has round_up(rows, ROWS) rows in a panel; those past `rows` hold nothing of use. */
+static void accumulate(float *state, long state_panel, long rows, long panels, const float *a, long ld, const float *b,
+                       long b_panel, long n) {
+    for (long p = 0; p < panels; p++)
+        for (long r0 = 0; r0 < rows; r0 += ROWS) {
+            vec sums[ROWS][LANES] = {};
+            tile(sums, a + r0, 1, ld, b + p * b_panel, n);
+            float *to = state + p * state_panel + r0 * 16;
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+                for (int l = 0; l < LANES; l++) *(vec *)(to + r * 16 + l * WIDTH) += sums[r][l];
+        }
+}
+
+/* Scores inside a chunk: to[r][c] = (sum over k < n of a[r][k] * b[c / 16][k][c % 16]) * cos(angle r - angle c) where
+ * the key comes no later than the query, else 0. Rows are queries (`keys_first` = 0: c <= r) or keys (1: c >= r).
+ * The zeros are selected, not multiplied: what is not finite later must not reach what is earlier. */
+typedef struct {
+    const float *cos, *sin; /* of the chunk's positions; NULL without angles */
+} angles_t;
+
+static void triangle(float *to, long ld, long rows, int keys_first, const float *a, long a_ld, const float *b, long b_panel,
+                     long n, angles_t of_rows, angles_t of_columns) {
+    ivec lane[LANES];
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < WIDTH; i++) lane[l][i] = l * WIDTH + i;
+    for (long r0 = 0; r0 < rows; r0 += ROWS) {
+        long first = keys_first ? r0 / 16 * 16 : 0, last = keys_first ? rows : least(r0 + ROWS, rows);
+        for (long c0 = first; c0 < last; c0 += 16) {
+            vec sums[ROWS][LANES] = {};
+            tile(sums, a + r0 * a_ld, a_ld, 1, b + c0 / 16 * b_panel, n);
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+                for (int l = 0; l < LANES; l++) {
+                    vec x = sums[r][l];
+                    if (of_rows.cos)
+                        x *= of_rows.cos[r0 + r] * load(of_columns.cos + c0 + l * WIDTH) +
+                             of_rows.sin[r0 + r] * load(of_columns.sin + c0 + l * WIDTH);
+                    ivec column = lane[l] + (int32_t)c0;
+                    ivec seen = keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r);
+                    store(to + (r0 + r) * ld + c0 + l * WIDTH, keep(seen, x));
+                }
+        }
+    }
+}
+
+/* Combine: to[r][columns] = scale[r] * sum over the terms of a[r] times the panels, in one pass over the registers.
+ * A term of a triangle reads only the part that is not zero. With `add` the sums start from what `to` holds. */
+typedef struct {
+    const float *a;
+    long ld;
+    const float *b;
+    long b_panel, n;
+    enum { FULL, LOWER, UPPER } part;
+} term_t;
+
+static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add) {
+    for (long p = 0; p < panels; p++)
+        for (long r0 = 0; r0 < rows; r0 += ROWS) {
+            vec sums[ROWS][LANES] = {};
+            long live = least(ROWS, rows - r0);
+            if (add)
+                for (int r = 0; r < live; r++)
+                    for (int l = 0; l < LANES; l++) sums[r][l] = load(to + (r0 + r) * ld + p * 16 + l * WIDTH);
+            for (int t = 0; t < count; t++) {
+                const term_t *x = terms + t;
+                long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + ROWS, x->n) : x->n;
+                tile(sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * 16, until - from);
+            }
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r++)
+                if (r < live)
+#pragma GCC unroll 4
+                    for (int l = 0; l < LANES; l++)
+                        store(to + (r0 + r) * ld + p * 16 + l * WIDTH, scale ? sums[r][l] * scale[r0 + r] : sums[r][l]);
+        }
+}
+
+/* Transpose: rows of `from` (columns at stride 1) become columns of panels: to[r / 16][c][r % 16] = from[r][c].
+ * Reads whole blocks of four: rows up to the next multiple of four and columns likewise must exist. */
+static void transpose(float *to, long to_panel, const float *from, long ld, long rows, long columns) {
+    for (long r = 0; r < rows; r += 4)
+        for (long c = 0; c < columns; c += 4) {
+            const float *x = from + r * ld + c;
+            quad r0 = *(const quad_loose *)x, r1 = *(const quad_loose *)(x + ld);
+            quad r2 = *(const quad_loose *)(x + 2 * ld), r3 = *(const quad_loose *)(x + 3 * ld);
+            typedef int32_t order __attribute__((vector_size(16)));
+#if defined(__clang__)
+#define SHUFFLE(a, b, i, j, k, m) __builtin_shufflevector(a, b, i, j, k, m)
+#else
+#define SHUFFLE(a, b, i, j, k, m) __builtin_shuffle(a, b, (order){i, j, k, m})
+#endif
+            quad t0 = SHUFFLE(r0, r1, 0, 4, 1, 5), t1 = SHUFFLE(r0, r1, 2, 6, 3, 7);
+            quad t2 = SHUFFLE(r2, r3, 0, 4, 1, 5), t3 = SHUFFLE(r2, r3, 2, 6, 3, 7);
+            float *y = to + r / 16 * to_panel + c * 16 + r % 16;
+            *(quad *)y = SHUFFLE(t0, t2, 0, 1, 4, 5);
+            if (c + 1 < columns) *(quad *)(y + 16) = SHUFFLE(t0, t2, 2, 3, 6, 7);
+            if (c + 2 < columns) *(quad *)(y + 32) = SHUFFLE(t1, t3, 0, 1, 4, 5);
+            if (c + 3 < columns) *(quad *)(y + 48) = SHUFFLE(t1, t3, 2, 3, 6, 7);
+        }
+}
