@@ -108,7 +108,8 @@ class Sparse(Attention):
         column_scores = (columns(q) @ columns(k).mT).permute(0, 3, 1, 2, 4).flatten(0, 1)
         scores = torch.cat((band_scores, column_scores), dim=-1)
         scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
-        band, column = scores.softmax(-1).split((left + l + right, blocks), dim=-1)
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+        band, column = weights.split((left + l + right, blocks), dim=-1)
 
         from_band = (band @ windows(v, left, right, l)).unflatten(0, (batch, blocks)).transpose(1, 2)
         from_columns = column.unflatten(0, (batch, blocks)).permute(0, 2, 3, 1, 4) @ columns(v)
