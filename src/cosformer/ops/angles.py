@@ -1,0 +1,70 @@
+"""Positions as angles: cos and sin of (pi/2) * position / length, from float64, cast once."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HALF_PI = math.pi / 2
+_CACHED_PAIRS = 512 * 512
+
+
+def angle_tables(
+    first: int | Tensor, count: int, length: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles of positions ``first .. first+count-1``, each ``[count]``.
+
+    Positions are absolute and at most ``length``, so angles lie in [0, pi/2] and no cosine or sine is negative: sums of
+    features never cancel, in float32 at any length.
+    """
+    position = torch.arange(count, dtype=torch.float64, device=device) + first
+    angle = position * (HALF_PI / length)
+    # at position = length the product may round above pi/2
+    return angle.cos().clamp_min(0).to(dtype), angle.sin().to(dtype)
+
+
+def pair_weight(
+    n: int,
+    s: int,
+    *,
+    causal: bool,
+    q_first: int | Tensor = 0,
+    k_first: int | Tensor = 0,
+    q_len: int,
+    k_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor | None:
+    """What multiplies the score of query i and key j, ``[n, s]``; None where it would be all ones.
+
+    The cosine of the angle between them; with ``causal`` zero after the query, the queries being the last n of s positions.
+    """
+    if not q_len and not causal:
+        return None
+    if torch.compiler.is_compiling() or device.type != "cpu" or n * s > _CACHED_PAIRS:
+        weight = torch.ones(n, s, dtype=torch.float64, device=device)
+        if q_len:
+            query = (torch.arange(n, dtype=torch.float64, device=device) + q_first) * (HALF_PI / q_len)
+            key = (torch.arange(s, dtype=torch.float64, device=device) + k_first) * (HALF_PI / k_len)
+            weight = (query[:, None] - key).cos()
+        return (weight.tril(s - n) if causal else weight).to(dtype)
+    if q_len == k_len:  # only the difference of positions matters: calls at other places share one table
+        q_first, k_first = q_first - k_first, 0
+    return _cached_pair_weight(n, s, causal, int(q_first), int(k_first), q_len, k_len, dtype)
+
+
+@lru_cache(maxsize=64)
+def _cached_pair_weight(
+    n: int, s: int, causal: bool, q_first: int, k_first: int, q_len: int, k_len: int, dtype: torch.dtype
+) -> Tensor:
+    # numpy: a tensor made inside a torch.func transform or inference_mode must not outlive it
+    weight = np.ones((n, s))
+    if q_len:
+        query = (np.arange(n) + q_first) * (HALF_PI / q_len)
+        key = (np.arange(s) + k_first) * (HALF_PI / k_len)
+        weight = np.cos(query[:, None] - key)
+    weight = np.tril(weight, s - n) if causal else weight
+    with torch.inference_mode(False):
+        return torch.from_numpy(weight.astype(np.float64 if dtype == torch.float64 else np.float32))

@@ -1,0 +1,136 @@
+"""The arithmetic of one chunk, on buffers that are made once and reused: the inner loop of the chunked form.
+
+The angles sit on the value side. With c, s the cosines and sines of the positions,
+
+    state  A = sum_j k'_j^T [v c | v s | c | s]_j            [D, X], X = 2E+2
+    rows   y = q' A ;  num = y_1 c + y_2 s ;  den = y_3 c + y_4 s
+
+which is Phi(q) (Phi(k)^T [v, 1]) with every product D wide. Without angles it is [v | 1], X = E+1. The backward pass has the
+same shape with [g, b] in the place of [v, 1]: g = dL/dnum, b = dL/dden.
+"""
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.angles import pair_weight
+from cosformer.ops.problem import Problem, accumulator
+
+FP16_MAX = 65504.0
+
+
+class Chunk:
+    """Buffers for ``n`` positions of ``heads`` key heads, each with ``groups`` query heads (``rows = groups * n``)."""
+
+    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: Problem, like: Tensor) -> None:
+        dtype, device = accumulator(like.dtype), like.device
+        x = 2 * e + 2 if p.q_len else e + 1
+        rows = groups * n
+
+        def new(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        self.e, self.p, self.split = e, p, (heads, groups, n, -1)
+        self.q, self.k, self.v = new(heads, rows, d), new(heads, n, d), new(heads, n, e)
+        self.vv, self.y, self.o = new(heads, n, x), new(heads, rows, x), new(heads, rows, e)
+        if p.causal:
+            self.w = new(heads, rows, n)
+            self.weight = pair_weight(n, n, causal=True, q_len=p.q_len, k_len=p.k_len, dtype=dtype, device=device)
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """``[h, rows, ...] -> [h, groups, n, ...]``, a view."""
+        return x.view(self.split)
+
+    def load_queries(self, q: Tensor) -> None:
+        """``q [h, groups, n, D]`` -> features."""
+        self._load(self.by_head(self.q), q)
+
+    def load_keys(self, k: Tensor, v: Tensor, hidden: Tensor | None, cs: Tensor) -> Tensor:
+        """``k [h, n, D]`` -> features, zero where ``hidden``; ``v`` -> ``vv``. Returns v in the accumulator's dtype."""
+        self._load(self.k, k)
+        if hidden is not None:
+            self.k.masked_fill_(hidden, 0)
+        self.expand(self.vv, v, None, cs)
+        return v if v.dtype == self.v.dtype and v.stride(-1) == 1 else self.v.copy_(v)
+
+    def _load(self, into: Tensor, x: Tensor) -> None:
+        if self.p.relu:
+            torch.clamp_min(x, 0, out=into)
+        else:
+            into.copy_(x)
+
+    def expand(self, into: Tensor, x: Tensor, last: Tensor | None, cs: Tensor) -> None:
+        """``[x c | x s | last c | last s]``, or ``[x | last]`` without angles; ``last`` None stands for ones."""
+        e = self.e
+        if not self.p.q_len:
+            into[..., :e].copy_(x)
+            into[..., e:].copy_(torch.ones_like(x[..., :1]) if last is None else last)
+            return
+        torch.mul(x, cs[:, :1], out=into[..., :e])
+        torch.mul(x, cs[:, 1:], out=into[..., e : 2 * e])
+        if last is None:
+            into[..., 2 * e :].copy_(cs)
+        else:
+            torch.mul(last, cs, out=into[..., 2 * e :])
+
+    def scores(self) -> Tensor:
+        """``w = (q' k'^T) * cosine``, zero above the diagonal, ``[h, rows, n]``."""
+        torch.bmm(self.q, self.k.mT, out=self.w)
+        self.by_head(self.w).mul_(self.weight)
+        return self.w
+
+    def row_sums(self, cs: Tensor) -> Tensor:
+        """den of ``y = q' A``, ``[h, groups, n, 1]``."""
+        y = self.by_head(self.y)
+        return (y[..., 2 * self.e :] * cs).sum(-1, keepdim=True) if self.p.q_len else y[..., self.e :].clone()
+
+    def add_rows(self, into: Tensor, y: Tensor, cs: Tensor) -> Tensor:
+        """``into += y_1 c + y_2 s``, or ``y_1`` without angles."""
+        e = self.e
+        if not self.p.q_len:
+            return into.add_(y[..., :e])
+        return into.addcmul_(y[..., :e], cs[:, :1]).addcmul_(y[..., e : 2 * e], cs[:, 1:])
+
+    def scaled_rows(self, factor: Tensor, cs: Tensor, into: Tensor) -> None:
+        """``into = factor * (y_1 c + y_2 s)`` in two passes: what non-causal rows need."""
+        y, e = self.by_head(self.y), self.e
+        if not self.p.q_len:
+            torch.mul(y[..., :e], factor, out=into)
+            return
+        factors = factor * cs
+        o = self.by_head(self.o)
+        torch.mul(y[..., :e], factors[..., :1], out=o)
+        torch.addcmul(o, y[..., e : 2 * e], factors[..., 1:], out=o)
+        into.copy_(o)
+
+    def store_gradient(self, grad: Tensor, x: Tensor, hidden: Tensor | None, into: Tensor) -> None:
+        """Gradient of the features ``x`` -> gradient of the input, in its dtype; float16 saturates, never inf."""
+        if self.p.relu:
+            torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
+        if hidden is not None:
+            grad.masked_fill_(hidden, 0)
+        store(grad.view(into.shape), into)
+
+
+def store(grad: Tensor, into: Tensor) -> None:
+    """Copy with a cast; beyond float16's range it saturates."""
+    into.copy_(grad.clamp_(-FP16_MAX, FP16_MAX) if into.dtype == torch.float16 else grad)
+
+
+def pack_state(kv: Tensor, z: Tensor, p: Problem) -> Tensor:
+    """``kv [h,F,E]``, ``z [h,F]`` -> ``A [h,D,X]``, a copy."""
+    if not p.q_len:
+        return torch.cat([kv, z[..., None]], dim=-1)
+    halves = [*kv.chunk(2, dim=1), *z[..., None].chunk(2, dim=1)]
+    return torch.cat(halves, dim=-1)
+
+
+def unpack_state(state: Tensor, kv: Tensor, z: Tensor, p: Problem) -> None:
+    """``A [h,D,X]`` -> into ``kv [h,F,E]``, ``z [h,F]``."""
+    e, d = kv.shape[-1], state.shape[1]
+    if not p.q_len:
+        kv.copy_(state[..., :e])
+        z.copy_(state[..., e])
+        return
+    for half in (0, 1):
+        kv[:, half * d : (half + 1) * d].copy_(state[..., half * e : (half + 1) * e])
+        z[:, half * d : (half + 1) * d].copy_(state[..., 2 * e + half])

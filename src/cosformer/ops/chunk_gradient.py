@@ -1,0 +1,66 @@
+"""The backward arithmetic of one chunk: gradients of its rows (queries) and of its keys and values."""
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.chunk import Chunk, store
+from cosformer.ops.normaliser import NORMALISERS
+from cosformer.ops.problem import Problem
+
+
+class ChunkGradient(Chunk):
+    """A chunk with room for gradients. ``grad [h,D,X]`` is dL/dA of the state A, summed over the rows after the keys."""
+
+    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: Problem, like: Tensor) -> None:
+        super().__init__(heads, groups, n, d, e, p, like)
+        self.g, self.gg = torch.empty_like(self.o), torch.empty_like(self.y)
+        self.dq, self.dk, self.dv = (torch.empty_like(x) for x in (self.q, self.k, self.v))
+        self.ky = torch.empty_like(self.vv)
+        if p.causal:
+            self.pair = torch.empty_like(self.w)
+
+    def row_gradients(
+        self, g_out: Tensor, out: Tensor, den: Tensor, state: Tensor, values: Tensor | None, cs: Tensor
+    ) -> Tensor:
+        """g = dL/dnum into ``g``, ``[g c | g s | b c | b s]`` into ``gg``; returns b = dL/dden ``[h, rows, 1]``."""
+        normaliser, eps = NORMALISERS[self.p.normaliser], self.p.eps
+        divisor = normaliser.divisor(den, eps)
+        g = self.by_head(self.g)
+        torch.div(g_out, divisor, out=g)
+        if out.dtype != self.o.dtype:
+            # a rounded output would put its error into every dL/dden: compute these rows again
+            out = self._rows(state, values, cs).div_(divisor)
+        b = (g * out).sum(-1, keepdim=True).mul_(normaliser.slope(den, eps)).neg_()
+        self.expand(self.by_head(self.gg), g, b, cs)
+        return b.view(*self.g.shape[:2], 1)
+
+    def _rows(self, state: Tensor, values: Tensor | None, cs: Tensor) -> Tensor:
+        if values is None:
+            self.o.zero_()
+        else:
+            torch.bmm(self.w, values, out=self.o)
+        torch.bmm(self.q, state, out=self.y)
+        return self.add_rows(self.by_head(self.o), self.by_head(self.y), cs)
+
+    def query_gradients(self, state: Tensor, b: Tensor, values: Tensor | None, into: Tensor) -> None:
+        """dq of the rows, into ``[h, groups, n, D]``; leaves dL/dw of causal pairs in ``pair``."""
+        torch.bmm(self.gg, state.mT, out=self.dq)
+        if values is not None:
+            torch.bmm(self.g, values.mT, out=self.pair)
+            self.by_head(self.pair.add_(b)).mul_(self.weight)
+            self.dq.baddbmm_(self.pair, self.k)
+        self.store_gradient(self.dq, self.q, None, into)
+
+    def key_gradients(
+        self, grad: Tensor, hidden: Tensor | None, cs: Tensor, dk: Tensor, dv: Tensor, pairs: bool
+    ) -> None:
+        """dk and dv of the keys, into ``[h, n, D]`` and ``[h, n, E]``; ``pairs``: rows of this chunk see them too."""
+        torch.bmm(self.vv, grad.mT, out=self.dk)
+        torch.bmm(self.k, grad, out=self.ky)
+        if pairs:
+            self.dk.baddbmm_(self.pair.mT, self.q)
+            torch.bmm(self.w.mT, self.g, out=self.dv)
+        else:
+            self.dv.zero_()
+        self.store_gradient(self.dk, self.k, hidden, dk)
+        store(self.add_rows(self.dv, self.ky, cs), dv)

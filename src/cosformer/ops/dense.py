@@ -1,0 +1,102 @@
+"""The definition, as an N x S matrix: what every other form is tested against, and the fastest one for short input."""
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.angles import angle_tables, pair_weight
+from cosformer.ops.normaliser import NORMALISERS
+from cosformer.ops.problem import Problem
+
+
+def dense_attention(
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
+) -> tuple[Tensor, Tensor]:
+    """``out [B,H,N,E]`` and the row sums ``den [B,H,N]``; plain differentiable operations, in the inputs' dtype.
+
+    ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
+    """
+    scores = dense_scores(q, k, key_mask, p)
+    num = scores @ v
+    den = scores.sum(-1, keepdim=True)
+    if kv is not None and z is not None:
+        fq = stack_heads(features(q, p.q_first, p.q_len, p.relu), k.shape[1])
+        num = num + fq @ kv
+        den = den + fq @ z[..., None]
+    out = num if p.normaliser == "none" else num / NORMALISERS[p.normaliser].divisor(den, p.eps)
+    return unstack_heads(out, q.shape[1]), unstack_heads(den, q.shape[1]).squeeze(-1)
+
+
+def dense_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    p: Problem,
+) -> Tensor:
+    """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
+    if cu_seqlens is None:
+        return dense_attention(q, k, v, kv, z, key_mask, p)[0]
+    lengths = cu_seqlens.diff().tolist()
+    pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
+    return torch.cat([dense_attention(*piece, None, None, None, p)[0] for piece in pieces], dim=2)
+
+
+def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
+    """Weights before normalisation, ``[B, Hk, G*N, S]`` with G = H/Hk query heads to a key head; 0: not seen."""
+    if p.relu:
+        q, k = q.relu(), k.relu()
+    if key_mask is not None:
+        # keys, not values: a masked key must also leave the denominator
+        k = k.masked_fill(~key_mask[:, None, :, None], 0)
+    scores = stack_heads(q, k.shape[1]) @ k.mT
+    n, s = q.shape[-2], k.shape[-2]
+    weight = pair_weight(
+        n,
+        s,
+        causal=p.causal,
+        q_first=p.q_first,
+        k_first=p.k_first,
+        q_len=p.q_len,
+        k_len=p.k_len,
+        dtype=q.dtype,
+        device=q.device,
+    )
+    if weight is None:
+        return scores
+    if q.shape[1] == k.shape[1]:
+        return scores * weight
+    return (scores.unflatten(-2, (-1, n)) * weight).flatten(-3, -2)
+
+
+def dense_state(
+    k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
+) -> tuple[Tensor, Tensor]:
+    """The state after these keys: ``kv + Phi(k)^T v`` and ``z + Phi(k)^T 1``."""
+    fk = features(k, p.k_first, p.k_len, p.relu)
+    if key_mask is not None:
+        fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
+    kv_new, z_new = fk.mT @ v, fk.sum(-2)
+    return (kv_new, z_new) if kv is None or z is None else (kv + kv_new, z + z_new)
+
+
+def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:
+    """``Phi(x) [..., N, F]`` of ``x [..., N, D]`` at positions ``first ..``: cos half, then sin half."""
+    if relu:
+        x = x.relu()
+    if not length:
+        return x
+    cos, sin = angle_tables(first, x.shape[-2], length, x.dtype, x.device)
+    return torch.cat([x * cos[:, None], x * sin[:, None]], dim=-1)
+
+
+def stack_heads(x: Tensor, key_heads: int) -> Tensor:
+    """``[B,H,N,D] -> [B,Hk,G*N,D]``: the G heads that share a key head one below the other, so k is never repeated."""
+    return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).flatten(2, 3)
+
+
+def unstack_heads(x: Tensor, heads: int) -> Tensor:
+    """``[B,Hk,G*N,E] -> [B,H,N,E]``, the way back."""
+    return x if x.shape[1] == heads else x.unflatten(2, (heads // x.shape[1], -1)).flatten(1, 2)

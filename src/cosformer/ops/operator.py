@@ -1,0 +1,227 @@
+"""The public operator: cosFormer attention in every form, with every mistake of the caller named."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosformer.ops import backends
+from cosformer.ops.linear import attend
+from cosformer.ops.problem import Problem
+from cosformer.ops.state import LinearState
+
+ALIGNMENTS = ("absolute", "proportional")
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def cosformer_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    max_len: int | None = None,
+    q_offset: int = 0,
+    align: str = "absolute",
+    key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    state: LinearState | None = None,
+    return_state: bool = False,
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Any:
+    """cosFormer attention: weights ``relu(q_i).relu(k_j) * cos(pi/2 * (i-j)/max_len)``, normalised by their sum.
+
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,E]``, H a multiple of Hk -> ``out [B,H,N,E]``, or ``(out, state)``.
+    Time and memory are linear in N and S. Sums are kept in float32 (float64 for float64 input), whatever the dtype.
+
+    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N positions.
+    max_len: the paper's M, the length that the quarter turn is spread over; fixed for a model. None takes
+        ``max(N + q_offset, S)`` of this call, and is refused where results would then depend on batch mates or on the split
+        of a sequence. Longer input raises, because weights past max_len turn negative.
+    q_offset: position of the first query; the first key has position 0.
+    align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S (for unequal lengths that run in parallel).
+    key_mask: bool ``[B,S]``, True = may be attended. A masked key leaves numerator and denominator. Positions count as they
+        stand in the tensor.
+    cu_seqlens: int ``[n+1]`` from 0 to N: packed sequences, B = 1, self-attention; positions restart in each.
+    state: what ``return_state`` gave for the tokens before. New keys follow the ``state.seen`` old ones, and causal queries
+        with them; without ``causal`` queries stay at ``q_offset`` and see all keys, also with S = 0 (cached cross-attention).
+    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros.
+    backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
+
+    Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
+    """
+    _check_tensors(q, k, v, key_mask)
+    n, s = q.shape[2], k.shape[2]
+    if backend != "auto":
+        backends.check_backend(backend)
+    if align != "absolute":
+        _check_proportional(align, causal, q_offset, key_mask, cu_seqlens, state, return_state)
+        q_len, k_len, q_first, k_first, length = max(n, 1), max(s, 1), 1, 1, 0
+    else:
+        if max_len is None:
+            _check_max_len_optional(key_mask, cu_seqlens, state, return_state)
+            max_len = max(n + q_offset, s, 1)
+        if cu_seqlens is not None:
+            _check_packed(q, k, cu_seqlens, max_len, q_offset, key_mask, state, return_state)
+        else:
+            _check_positions(n, s, causal, q_offset, max_len, state)
+        q_len = k_len = length = max_len
+        q_first, k_first = q_offset, 0
+    if state is not None:
+        _check_state(state, k, v, max_len)
+    if not eps > 0:
+        raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
+    if not q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type):
+        q, k, v = _cast_for_autocast(q, k, v)
+    p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", eps)
+    return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(
+                f"{name} has {x.dim()} dimensions, shape {tuple(x.shape)}; expected 4: [batch, heads, length, channels]"
+            )
+        if x.dtype not in _DTYPES:
+            raise ValueError(f"{name} is {x.dtype}; expected float64, float32, bfloat16 or float16")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}; move them to one device")
+    b, h, _, d = q.shape
+    hk, s = k.shape[1], k.shape[2]
+    if k.shape[0] != b or v.shape[0] != b:
+        raise ValueError(f"q, k, v have batch sizes {b}, {k.shape[0]}, {v.shape[0]}; they must be equal")
+    if k.shape[3] != d:
+        raise ValueError(f"q has {d} channels and k has {k.shape[3]}; they must be equal (v may differ)")
+    if v.shape[1] != hk or v.shape[2] != s:
+        raise ValueError(f"k has {hk} heads of {s} positions, v has {v.shape[1]} of {v.shape[2]}; they must be equal")
+    if hk == 0 or h % hk:
+        raise ValueError(f"q has {h} heads, k and v have {hk}; the first must be a multiple of the second")
+    if d == 0 or v.shape[3] == 0:
+        raise ValueError(f"q and v have {d} and {v.shape[3]} channels; both need at least 1")
+    if key_mask is not None:
+        if key_mask.dtype != torch.bool:
+            raise ValueError(f"key_mask is {key_mask.dtype}; expected bool, True = may be attended")
+        if key_mask.shape != (b, s):
+            raise ValueError(
+                f"key_mask has shape {tuple(key_mask.shape)}; expected [batch, key positions] = [{b}, {s}]"
+            )
+        if key_mask.device != q.device:
+            raise ValueError(f"key_mask is on {key_mask.device} and q on {q.device}; move them to one device")
+
+
+def _check_max_len_optional(
+    key_mask: Tensor | None, cu_seqlens: Tensor | None, state: LinearState | None, return_state: bool
+) -> None:
+    given = {"state": state is not None, "return_state": return_state, "key_mask": key_mask is not None}
+    given["cu_seqlens"] = cu_seqlens is not None
+    names = [name for name, there in given.items() if there]
+    if names:
+        raise ValueError(
+            f"{' and '.join(names)} given without max_len: the result would depend on batch mates or on how a sequence is"
+            " split; pass the max_len of your model"
+        )
+
+
+def _check_positions(n: int, s: int, causal: bool, q_offset: int, max_len: int, state: LinearState | None) -> None:
+    if q_offset < 0:
+        raise ValueError(
+            f"q_offset={q_offset}; it must be at least 0 (causal attention needs at least as many keys as queries)"
+        )
+    if causal and q_offset != s - n:
+        raise ValueError(
+            f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last N"
+            f" positions; pass q_offset=S-N={s - n}, or tensors of equal length"
+        )
+    longest = max(n + q_offset, s)
+    if state is None and longest > max_len:
+        raise ValueError(
+            f"sequence of {longest} tokens exceeds max_len={max_len}, past which weights turn negative; use a larger max_len"
+        )
+    if state is not None and not causal and n + q_offset > max_len:
+        raise ValueError(f"queries up to position {n + q_offset} exceed max_len={max_len}; use a larger max_len")
+
+
+def _check_proportional(
+    align: str,
+    causal: bool,
+    q_offset: int,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    state: LinearState | None,
+    return_state: bool,
+) -> None:
+    if align not in ALIGNMENTS:
+        raise ValueError(f"align={align!r}; known: {', '.join(ALIGNMENTS)}")
+    given = {"causal": causal, "q_offset": q_offset != 0, "key_mask": key_mask is not None}
+    given |= {"cu_seqlens": cu_seqlens is not None, "state": state is not None, "return_state": return_state}
+    names = [name for name, there in given.items() if there]
+    if names:
+        raise ValueError(
+            f"align='proportional' measures positions by the tensors' lengths and does not go with {', '.join(names)};"
+            " use align='absolute'"
+        )
+
+
+def _check_packed(
+    q: Tensor,
+    k: Tensor,
+    cu_seqlens: Tensor,
+    max_len: int,
+    q_offset: int,
+    key_mask: Tensor | None,
+    state: LinearState | None,
+    return_state: bool,
+) -> None:
+    given = {"q_offset": q_offset != 0, "key_mask": key_mask is not None}
+    given |= {"state": state is not None, "return_state": return_state}
+    names = [name for name, there in given.items() if there]
+    if names:
+        raise ValueError(f"cu_seqlens packs whole sequences and does not go with {', '.join(names)}")
+    n = q.shape[2]
+    if q.shape[0] != 1 or k.shape[2] != n:
+        raise ValueError(
+            f"cu_seqlens needs batch 1 and self-attention, got batch {q.shape[0]}, N={n}, S={k.shape[2]};"
+            " concatenate the sequences along the length"
+        )
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.numel() < 1:
+        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}; expected int32 or int64 [n+1]")
+    if torch.compiler.is_compiling():
+        return  # values are not known while tracing; the kernel cuts where they say
+    ends = cu_seqlens.tolist()
+    if ends[0] != 0 or ends[-1] != n or any(a > b for a, b in zip(ends, ends[1:], strict=False)):
+        raise ValueError(
+            f"cu_seqlens must rise from 0 to N={n}, got {ends if len(ends) < 12 else [*ends[:4], '...', *ends[-4:]]}"
+        )
+    longest = max((b - a for a, b in zip(ends, ends[1:], strict=False)), default=0)
+    if longest > max_len:
+        raise ValueError(f"packed sequence of {longest} tokens exceeds max_len={max_len}; use a larger max_len")
+
+
+def _check_state(state: LinearState, k: Tensor, v: Tensor, max_len: int | None) -> None:
+    if not isinstance(state, LinearState):
+        raise ValueError(f"state is a {type(state).__name__}; pass what return_state=True gave, or None")
+    expected = (k.shape[0], k.shape[1], 2 * k.shape[3], v.shape[3])
+    if state.kv.shape != expected:
+        raise ValueError(
+            f"state holds {tuple(state.kv.shape)}; k and v of this call need [B, Hk, 2D, E] = {list(expected)}"
+        )
+    if state.max_len != max_len:
+        raise ValueError(
+            f"state was made with max_len={state.max_len}, this call has max_len={max_len}; they must be equal"
+        )
+    if state.kv.device != k.device:
+        raise ValueError(f"state is on {state.kv.device} and k on {k.device}; move it with state.to(...)")
+    if (state.kv.dtype == torch.float64) != (k.dtype == torch.float64):
+        raise ValueError(f"state is {state.kv.dtype} and k is {k.dtype}; move it with state.to(dtype=...)")
+
+
+def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Under autocast the inputs take its dtype, as for torch's own attention; otherwise dtypes must agree."""
+    if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(q.device.type)
+        return q.to(dtype), k.to(dtype), v.to(dtype)
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; they must be equal")
+    return q, k, v
