@@ -62,8 +62,8 @@ class Clustered(Attention):
         allowed = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
         shaping = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool)
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            k, v = k.masked_fill(dead, 0), v.masked_fill(dead, 0)
+            keep = key_mask[:, None, :, None]
+            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
             if q.shape[2] == k.shape[2]:
                 shaping = key_mask
 
@@ -71,7 +71,7 @@ class Clustered(Attention):
         weight = shaping[:, None, :, None].to(q.dtype).expand(-1, self.num_heads, -1, -1)
         count = add_rows(weight, cluster, self.num_clusters)
         mean = add_rows(q.masked_fill(~shaping[:, None, :, None], 0), cluster, self.num_clusters) / count.clamp(min=1)
-        weights, _ = masked_softmax(mean @ k.mT * self.head_dim**-0.5, allowed)  # [B,H,C,S]
+        weights = masked_softmax(mean @ k.mT * self.head_dim**-0.5, allowed)  # [B,H,C,S]
         if self.topk is None:
             return take_rows(weights.to(v.dtype) @ v, cluster)
         return self.improve(q, k, v, key_mask, cluster, weights)

@@ -42,8 +42,8 @@ class Inducing(Attention):
         self.check(q, k, v, key_mask)
         allowed = None
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            k, v = k.masked_fill(dead, 0), v.masked_fill(dead, 0)
+            keep = key_mask[:, None, :, None]
+            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
             allowed = key_mask[:, None, None, :]
         batch = q.shape[0]
         read = self.read_points.to(q.dtype).expand(batch, -1, -1, -1)

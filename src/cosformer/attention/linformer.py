@@ -56,8 +56,8 @@ class Linformer(Attention):
         self.check(q, k, v, key_mask)
         if key_mask is not None:
             # rows of K and V, before the projection: after it every row mixes all positions
-            dead = ~key_mask[:, None, :, None]
-            k, v = k.masked_fill(dead, 0), v.masked_fill(dead, 0)
+            keep = key_mask[:, None, :, None]
+            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
         length = k.shape[2]
         k = self.project_k[..., :length].to(k.dtype) @ k
         v = self.project_v[..., :length].to(v.dtype) @ v

@@ -59,19 +59,18 @@ class Nystrom(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        keep = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool) if key_mask is None else key_mask
-        allowed = None
+        live, allowed = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool), None
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            q, k, v = q.masked_fill(dead, 0), k.masked_fill(dead, 0), v.masked_fill(dead, 0)
-            allowed = key_mask[:, None, None, :]
+            keep = key_mask[:, None, :, None]
+            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
+            live, allowed = key_mask, key_mask[:, None, None, :]
 
-        segment, count = self.segments(keep)
+        segment, count = self.segments(live)
         alive = (count > 0)[:, None, None, :]  # landmarks: fewer than R when there are fewer tokens
         landmark_q, landmark_k = self.means(q, segment, count), self.means(k, segment, count)
 
         scores = landmark_q @ landmark_k.mT * self.head_dim**-0.5
-        middle = masked_softmax(scores, alive & alive.mT)[0]
+        middle = masked_softmax(scores, alive & alive.mT)
         rows = F.scaled_dot_product_attention(landmark_q, k, v, attn_mask=allowed)
         rows = (pseudo_inverse(middle, self.iterations) @ rows.to(middle.dtype)).to(v.dtype)
         all_alive = key_mask is None and q.shape[2] >= self.num_landmarks
@@ -81,12 +80,12 @@ class Nystrom(Attention):
         weight = self.conv_weight.to(v.dtype)
         return out + F.conv2d(v, weight, padding=(weight.shape[2] // 2, 0), groups=self.num_heads)
 
-    def segments(self, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Segment ``[B,N]`` of each kept token (R for the others) and the number of tokens in each, ``[B,R]``."""
-        total = keep.sum(-1, keepdim=True)
-        place = keep.cumsum(-1) - 1
-        segment = (place * self.num_landmarks // total.clamp(min=1)).masked_fill(~keep, self.num_landmarks)
-        count = total.new_zeros(keep.shape[0], self.num_landmarks + 1).scatter_add_(1, segment, keep.long())
+    def segments(self, live: Tensor) -> tuple[Tensor, Tensor]:
+        """Segment ``[B,N]`` of each live token (R for the others) and the number of tokens in each, ``[B,R]``."""
+        total = live.sum(-1, keepdim=True)
+        place = live.cumsum(-1) - 1
+        segment = (place * self.num_landmarks // total.clamp(min=1)).masked_fill(~live, self.num_landmarks)
+        count = total.new_zeros(live.shape[0], self.num_landmarks + 1).scatter_add_(1, segment, live.long())
         return segment, count[:, : self.num_landmarks]
 
     def means(self, x: Tensor, segment: Tensor, count: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
-from cosformer.ops.masked_softmax import masked_softmax
+from cosformer.ops.masked_softmax import merge_parts, partial_attention
 
 SELF_SCORE = -5e4  # a token attends to itself only when it has nothing else
 
@@ -68,9 +68,9 @@ class Reformer(Attention):
         self.check(q, k, v, key_mask)
         bucket = self.hash(q)
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            q, v = q.masked_fill(dead, 0), v.masked_fill(dead, 0)
-            bucket = bucket.masked_fill(dead.squeeze(-1), self.num_buckets)
+            keep = key_mask[:, None, :, None]
+            q, v = torch.where(keep, q, 0), torch.where(keep, v, 0)
+            bucket = bucket.masked_fill(~keep.squeeze(-1), self.num_buckets)
         return self.attend(q, v, bucket)
 
     @torch.no_grad()
@@ -85,56 +85,52 @@ class Reformer(Attention):
         """Attention of q [B,H,N,D] to v [B,H,N,E] for given buckets [rounds,B,H,N]; bucket ``num_buckets``: masked."""
         layouts = [self.layout(b) for b in bucket]
         k = F.normalize(q, dim=-1) * self.head_dim**-0.5
-        outs, totals = [], []
+        parts = []
         for layout in layouts:
-            query, key = layout.query, layout.key
-            allowed = layout.meet(query, key)
-            if self.causal:
-                allowed = allowed & (key[..., None, :] <= query[..., :, None])
-            scores = take_rows(q, query) @ take_rows(k, key).mT
+            scores = take_rows(q, layout.query) @ take_rows(k, layout.key).mT  # [B,H,chunks,chunk,2 chunk]
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            scores = scores.masked_fill(query[..., :, None] == key[..., None, :], SELF_SCORE)
+            scores.diagonal(dim1=-2, dim2=-1).fill_(SELF_SCORE)
             if len(layouts) > 1 and not self.allow_duplicates:
-                times = torch.stack([other.meet(query, key) for other in layouts]).sum(0, dtype=torch.uint8)
-                scores = scores - times.clamp(min=1).log()
-            weights, total = masked_softmax(scores, allowed)
-            out = weights.to(v.dtype) @ take_rows(v, key)
-            outs.append(take_rows(out.flatten(2, 3), layout.slot))
-            totals.append(take_rows(total.flatten(2, 3), layout.slot))
-        share = torch.stack(totals).softmax(0).to(v.dtype)
-        out = (share * torch.stack(outs)).sum(0)
+                others = [other for other in layouts if other is not layout]
+                times = torch.stack([other.meet(layout) for other in others]).sum(0, dtype=scores.dtype)
+                scores = scores - times.log1p_()
+            part = partial_attention(scores, layout.allowed, take_rows(v, layout.key))
+            parts.append([take_rows(x.flatten(2, 3), layout.slot) for x in part])
+        out = merge_parts(parts)
         return out.masked_fill((bucket[0] == self.num_buckets)[..., None], 0)
 
     @torch.no_grad()
     def layout(self, bucket: Tensor) -> "Layout":
         """Chunks for the buckets [B,H,N] of one round."""
-        n = bucket.shape[-1]
+        n, chunk = bucket.shape[-1], self.chunk
         live = bucket < self.num_buckets
         if self.causal:
-            query, slot = group_blocks(bucket, self.num_buckets, self.chunk)
+            query, slot = group_blocks(bucket, self.num_buckets, chunk)
         else:
             order = bucket.argsort(dim=-1, stable=True)  # masked tokens last
             slot = sort_ranks(order)
-            query = F.pad(order, (0, -n % self.chunk), value=n).unflatten(-1, (-1, self.chunk))
+            query = F.pad(order, (0, -n % chunk), value=n).unflatten(-1, (-1, chunk))
         before = torch.arange(-1, query.shape[2] - 1, device=bucket.device).repeat(*bucket.shape[:2], 1)
         if not self.causal:
-            last = (live.sum(-1) - 1) // self.chunk
+            last = (live.sum(-1) - 1) // chunk
             before[..., 0] = last.masked_fill(last == 0, -1)  # a lone chunk must not be seen twice
-        previous = take_rows(query.flatten(0, 1)[None], before.clamp(min=0).flatten(0, 1)[None]).view_as(query)
-        previous = previous.masked_fill(before[..., None] < 0, n)
+        previous = query.gather(2, before.clamp(min=0)[..., None].expand_as(query))
+        key = torch.cat((query, previous.masked_fill(before[..., None] < 0, n)), dim=-1)
 
-        # one number for bucket and chunk, so that "may meet" is a comparison or two; 0: no chunk before
-        chunk = slot.clamp(max=query[0, 0].numel() - 1) // self.chunk
-        first = bucket * (query.shape[2] + 1)
-        own = (first + chunk + 1).masked_fill(~live, -1)
-        seen = (first + before.gather(-1, chunk) + 1).masked_fill(~live, -2)
-        return Layout(
-            query,
-            torch.cat((query, previous), dim=-1),
-            slot,
-            F.pad(own, (0, 1), value=-1),
-            F.pad(seen, (0, 1), value=-2),
-        )
+        # one number for bucket and chunk, so that "do they meet" is two comparisons; the negative ones meet nothing
+        own_chunk = slot.clamp(max=query[0, 0].numel() - 1) // chunk
+        first = bucket * (query.shape[2] + 1) + 1
+        own = F.pad((first + own_chunk).masked_fill(~live, -1), (0, 1), value=-1).int()
+        before = F.pad((first + before.gather(-1, own_chunk)).masked_fill(~live, -1), (0, 1), value=-1).int()
+        as_key = own.masked_fill(own < 0, -2)
+
+        bucket = F.pad(bucket.masked_fill(~live, -1), (0, 1), value=-1).int()
+        allowed = pick(bucket, query)[..., :, None] == pick(bucket.masked_fill(bucket < 0, -2), key)[..., None, :]
+        if self.causal:
+            # the tokens of a chunk are in their order, and those of the chunk before come before them
+            place = torch.arange(2 * chunk, device=key.device)
+            allowed = allowed & ((place <= place[:chunk, None]) | (place >= chunk))
+        return Layout(query, key, slot, allowed, own, before, as_key)
 
 
 class Layout(NamedTuple):
@@ -143,13 +139,19 @@ class Layout(NamedTuple):
     query: Tensor  # [B,H,chunks,chunk], the token in each slot, N: none
     key: Tensor  # [B,H,chunks,2 chunk], the same and those of the chunk before
     slot: Tensor  # [B,H,N], the slot of each token, counted over all chunks
-    own: Tensor  # [B,H,N+1], bucket and chunk of each token, negative: masked or none
+    allowed: Tensor  # bool [B,H,chunks,chunk,2 chunk]
+    own: Tensor  # [B,H,N+1], bucket and chunk of each token
     before: Tensor  # [B,H,N+1], its bucket and the chunk before
+    as_key: Tensor  # [B,H,N+1], like own
 
-    def meet(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether queries [B,H,C,m] see keys [B,H,C,l] in this round: bool [B,H,C,m,l]."""
-        own, before, other = (
-            x.gather(2, i.flatten(2)).view_as(i) for x, i in ((self.own, query), (self.before, query), (self.own, key))
+    def meet(self, other: "Layout") -> Tensor:
+        """Whether the pairs of the other round meet in this one too: bool [B,H,chunks,chunk,2 chunk]."""
+        key = pick(self.as_key, other.key)[..., None, :]
+        return (key == pick(self.own, other.query)[..., :, None]) | (
+            key == pick(self.before, other.query)[..., :, None]
         )
-        own, before, other = own[..., :, None], before[..., :, None], other[..., None, :]
-        return ((other == own) | (other == before)) & (other >= 0)
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
+    """``x [B,H,N]``, ``index [B,H,C,m]`` into N -> ``[B,H,C,m]``."""
+    return x.gather(2, index.flatten(2)).view_as(index)

@@ -61,8 +61,8 @@ class Sinkhorn(Attention):
         batch, _, n, _ = q.shape
         live = q.new_ones(batch, n, dtype=torch.bool) if key_mask is None else key_mask
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            k, v = k.masked_fill(dead, 0), v.masked_fill(dead, 0)
+            keep = key_mask[:, None, :, None]
+            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
         missing = -n % self.block
         q, k, v = (F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B,H,U,block,.]
         live = F.pad(live, (0, missing)).view(batch, 1, -1, self.block)  # [B,1,U,block]
@@ -80,7 +80,7 @@ class Sinkhorn(Attention):
             own = torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).tril()
             allowed = allowed & F.pad(own, (0, self.block), value=True)
         scores = q @ torch.cat((k, sorted_k), dim=3).mT * self.head_dim**-0.5
-        weights, _ = masked_softmax(scores.to(bias.dtype) + bias, allowed)
+        weights = masked_softmax(scores.to(bias.dtype) + bias, allowed)
         out = weights.to(v.dtype) @ torch.cat((v, sorted_v), dim=3)
         return out.flatten(2, 3)[:, :, :n]
 

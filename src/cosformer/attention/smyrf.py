@@ -5,7 +5,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
-from cosformer.ops.masked_softmax import masked_softmax
+from cosformer.ops.masked_softmax import merge_parts, partial_attention
 
 
 class Smyrf(Attention):
@@ -59,15 +59,15 @@ class Smyrf(Attention):
         n, s, size = q.shape[2], k.shape[2], self.cluster_size
         live_q, live_k = (x.new_ones(x.shape[0], x.shape[2], dtype=torch.bool) for x in (q, k))
         if key_mask is not None:
-            dead = ~key_mask[:, None, :, None]
-            k, v, live_k = k.masked_fill(dead, 0), v.masked_fill(dead, 0), key_mask
+            keep = key_mask[:, None, :, None]
+            k, v, live_k = torch.where(keep, k, 0), torch.where(keep, v, 0), key_mask
             live_q = key_mask if n == s else live_q
 
         most = -(-max(n, s) // size)  # clusters, for the longest sequence of the batch
         longest = torch.maximum(live_q.sum(-1), live_k.sum(-1))
         clusters = ((longest + size - 1) // size).minimum(live_k.sum(-1)).clamp(min=1)  # [B]; none without a key
         even = key_mask is None and s >= most  # then no cluster holds more than `size` queries
-        outs, totals = [], []
+        parts = []
         for hash_q, hash_k in zip(*self.hash(q, k, live_q, live_k), strict=True):
             cluster_q = cut(hash_q, live_q, clusters)
             cluster_k = cut(hash_k, live_k, clusters).masked_fill(~live_k[:, None], most)
@@ -76,12 +76,10 @@ class Smyrf(Attention):
             of_block = cluster_q.gather(2, query[..., 0].clamp(max=n - 1))
             key = take_rows(key, of_block)  # [B,H,blocks,size]
             scores = take_rows(q, query) @ take_rows(k, key).mT * self.head_dim**-0.5
-            weights, total = masked_softmax(scores, (key < s)[..., None, :])
-            out = weights.to(v.dtype) @ take_rows(v, key)
-            outs.append(take_rows(out.flatten(2, 3), slot))
-            totals.append(take_rows(total.flatten(2, 3), slot))
-        share = torch.stack(totals).softmax(0).to(v.dtype)
-        return (share * torch.stack(outs)).sum(0)
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            part = partial_attention(scores, (key < s)[..., None, :], take_rows(v, key))
+            parts.append([take_rows(x.flatten(2, 3), slot) for x in part])
+        return merge_parts(parts)
 
     @torch.no_grad()
     def hash(self, q: Tensor, k: Tensor, live_q: Tensor, live_k: Tensor) -> tuple[Tensor, Tensor]:

@@ -70,7 +70,7 @@ class Synthesizer(Attention):
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :]
             v = v.masked_fill(~key_mask[:, None, :, None], 0)
-        weights, _ = masked_softmax(self.logits(q, s), allowed)
+        weights = masked_softmax(self.logits(q, s), allowed)
         return weights.to(v.dtype) @ v
 
     def logits(self, q: Tensor, s: int) -> Tensor:

@@ -4,13 +4,32 @@ import torch
 from torch import Tensor
 
 
-def masked_softmax(scores: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """``scores [..., S]``, bool ``allowed`` that broadcasts to them -> weights ``[..., S]``, log-sum-exp ``[..., 1]``.
-
-    Both are float32 or better. The log-sum-exp of an empty row is the lowest finite number, so that a softmax over
-    several log-sum-exps gives such a row no weight beside any other.
-    """
+def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
+    """``scores [..., S]``, bool ``allowed`` that broadcasts to them -> weights ``[..., S]``, float32 or better."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    lse = scores.logsumexp(-1, keepdim=True)
-    return (scores - lse).exp().masked_fill(~allowed, 0), lse
+    return scores.softmax(-1).masked_fill(~allowed, 0)
+
+
+def partial_attention(scores: Tensor, allowed: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention over part of the keys: out ``[..., N, E]`` and log-sum-exp ``[..., N, 1]``, for `merge_parts`.
+
+    ``scores [..., N, S]`` of float32 or better (overwritten: they are the largest tensor of the attentions that sort),
+    bool ``allowed`` that broadcasts to them, ``v [..., S, E]``. The log-sum-exp of a row without a key is the lowest
+    finite number.
+    """
+    low = torch.finfo(scores.dtype).min
+    scores = scores.masked_fill_(~allowed, low)
+    largest = scores.detach().amax(-1, keepdim=True)
+    scores = scores.sub_(largest).exp_()
+    total = scores.sum(-1, keepdim=True)
+    out = (scores.to(v.dtype) @ v) / total.to(v.dtype)
+    none = largest == low
+    return out.masked_fill(none, 0), (largest + total.log()).masked_fill(none, low)
+
+
+def merge_parts(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """One softmax over the keys of all parts, each (out ``[..., E]``, log-sum-exp ``[..., 1]``)."""
+    outs, totals = zip(*parts, strict=True)
+    share = torch.stack(totals).softmax(0)
+    return (share.to(outs[0].dtype) * torch.stack(outs)).sum(0)
