@@ -24,7 +24,8 @@ class KeyValueState:
     def extended(cls, state: "KeyValueState | None", k: Tensor, v: Tensor, key_mask: Tensor | None) -> "KeyValueState":
         """``state`` (None: nothing yet) followed by the next tokens; ``state`` itself stays as it was."""
         if state is None:
-            return cls(k, v, key_mask, k.shape[2])
+            # copies, so that the state neither changes with the caller's tensors nor keeps a larger one alive
+            return cls(k.clone(), v.clone(), None if key_mask is None else key_mask.clone(), k.shape[2])
         if state.k.shape[0] != k.shape[0] or state.v.shape[-1] != v.shape[-1]:
             had, got = (state.k.shape[0], state.v.shape[-1]), (k.shape[0], v.shape[-1])
             raise ValueError(

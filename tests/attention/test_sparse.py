@@ -1,0 +1,88 @@
+"""The patterns of the Sparse Transformer against the dense definition."""
+
+import pytest
+import torch
+
+from cosformer.attention.sparse import Sparse
+
+
+def build(n, causal=False, **options):
+    return Sparse(num_heads=2, head_dim=8, max_len=n, causal=causal, **options)
+
+
+def pattern_of(n, causal, pattern, stride, columns):
+    """The union as Child et al. write it, entry by entry."""
+    allowed = torch.zeros(n, n, dtype=torch.bool)
+    for i in range(n):
+        for j in range(n):
+            if pattern == "fixed":
+                near, far = i // stride == j // stride, j % stride in range(stride - columns, stride)
+            else:
+                near, far = abs(i - j) < stride, (i - j) % stride == 0
+            allowed[i, j] = (near or far) and (j <= i or not causal)
+    return allowed
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pattern": "fixed", "stride": 16, "columns": 4},
+        {"pattern": "fixed", "stride": 5, "columns": 5},
+        {"pattern": "fixed", "stride": 128, "columns": 32},
+        {"pattern": "strided", "stride": 16},
+        {"pattern": "strided", "stride": 1},
+        {"pattern": "strided", "stride": 128},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n", [3, 64, 77])
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_is_the_dense_definition(causal, n, options, masked, masked_softmax_attention, assert_same_attention):
+    attn = build(n, causal, **options)
+    allowed = pattern_of(n, causal, options["pattern"], options["stride"], options.get("columns", 1))
+    key_mask = torch.rand(2, n, generator=torch.Generator().manual_seed(1)) > 0.3 if masked else None
+    if key_mask is not None:
+        key_mask[:, n // 2] = True
+        key_mask[1, : n // 2] = False
+        allowed = allowed & key_mask[:, None, None]
+    torch.manual_seed(0)
+    assert_same_attention(
+        lambda q, k, v: attn(q, k, v, key_mask),
+        lambda q, k, v: masked_softmax_attention(q, k, v, allowed),
+        *(torch.randn(2, 2, n, 8, dtype=torch.float64) for _ in range(3)),
+        atol=1e-12,
+    )
+
+
+def test_defaults_are_the_papers():
+    attn = build(4096)
+    assert (attn.pattern, attn.stride, attn.columns) == ("fixed", 128, 32)
+
+
+def test_the_balanced_stride_makes_both_parts_equally_large():
+    attn = build(8192, stride=None)
+    assert attn.stride == 512 and attn.columns * 8192 // attn.stride == 512
+    assert build(10_000, pattern="strided", stride=None).stride == 100
+    assert build(4, stride=None).stride == 32  # never narrower than its columns
+
+
+def test_wrong_options_raise():
+    with pytest.raises(ValueError, match="pattern='random'; known: fixed, strided"):
+        build(64, pattern="random")
+    with pytest.raises(ValueError, match="columns=4 has no meaning"):
+        build(64, pattern="strided", columns=4)
+    for stride, columns in ((8, 9), (8, 0), (0, 1)):
+        with pytest.raises(ValueError, match=f"columns={columns}, stride={stride}"):
+            build(64, stride=stride, columns=columns)
+
+
+@pytest.mark.parametrize("pattern", ["fixed", "strided"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_grows_slower_than_the_square(causal, pattern, largest_tensor):
+    def largest(n):
+        attn = build(n, causal, pattern=pattern, stride=None)
+        q, k, v = (torch.randn(2, 2, n, 8, requires_grad=True) for _ in range(3))
+        return largest_tensor(lambda: attn(q, k, v, (torch.arange(n) < n - 100).expand(2, n)))
+
+    assert largest(4096) < 2**1.6 * largest(2048)
