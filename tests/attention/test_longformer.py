@@ -47,7 +47,7 @@ def test_it_is_hugging_faces(num_global, masked, assert_same_attention):
     module = hugging_face(attn, n)
     key_mask = torch.ones(2, n, dtype=torch.bool)
     if masked:
-        key_mask[0, -50:] = False
+        key_mask[0, -15:] = False  # a window without a key gives HF gradients of NaN in float64
         key_mask[1, 60::3] = False
     is_global = (torch.arange(n) < num_global).expand(2, n)
 
