@@ -1,1 +1,56 @@
+"""Data sets: one family per file, one table, one loading function, one return type (:class:`Dataset`)."""
 
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cosformer.data.dataset import Dataset, Ragged, Split
+
+# name -> (module, function that loads it, one line for `cosformer data list`). The module is imported when its set is loaded.
+DATASETS: dict[str, tuple[str, str, str]] = {
+    "python": ("cosformer.data.python", "python", "LM and MLM: bytes of the Python library's own sources (no download)"),
+    "wikitext2": ("cosformer.data.wikitext", "wikitext2", "LM and MLM: WikiText-2, words, bytes or byte-level BPE"),
+    "wikitext103": ("cosformer.data.wikitext", "wikitext103", "LM and MLM: WikiText-103, words, bytes or byte-level BPE"),
+    "listops": ("cosformer.data.listops", "listops", "Long Range Arena ListOps, generated or read (no download)"),
+    "listops-small": ("cosformer.data.listops", "listops_small", "ListOps, a few thousand rows made in seconds"),
+    "text": ("cosformer.data.imdb", "text", "Long Range Arena Text: IMDB reviews as bytes"),
+    "retrieval": ("cosformer.data.aan", "retrieval", "Long Range Arena Retrieval: pairs of papers (AAN) as bytes"),
+    "image": ("cosformer.data.cifar10", "image", "Long Range Arena Image: CIFAR-10, grey, 1024 pixels in a row"),
+    "pathfinder": ("cosformer.data.pathfinder", "pathfinder", "Long Range Arena Pathfinder 32x32, made or read"),
+    "pathfinder-small": ("cosformer.data.pathfinder", "pathfinder_small", "Pathfinder, a few thousand images made in seconds"),
+    "qqp": ("cosformer.data.glue", "qqp", "fine-tuning: Quora question pairs, same meaning or not"),
+    "sst2": ("cosformer.data.glue", "sst2", "fine-tuning: film review phrases, good or bad"),
+    "mnli": ("cosformer.data.glue", "mnli", "fine-tuning: premise and hypothesis, three classes"),
+    "imdb": ("cosformer.data.imdb", "imdb", "fine-tuning: IMDB reviews, good or bad"),
+    "amazon": ("cosformer.data.amazon", "amazon", "fine-tuning: Amazon Electronics reviews, five stars"),
+    "blitzer": ("cosformer.data.amazon", "blitzer", "fine-tuning: Amazon reviews of four kinds of goods, good or bad"),
+}  # fmt: skip
+
+
+def dataset_function(name: str) -> Callable[..., "Dataset"]:
+    """The function that loads ``name``; an unknown name raises and lists the known ones."""
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    module, attribute, _ = DATASETS[name]
+    return getattr(import_module(module), attribute)
+
+
+def load_dataset(name: str, **options: Any) -> "Dataset":
+    """Load the set ``name``, preparing it at the first call; ``options`` are its own (see its function)."""
+    function = dataset_function(name)
+    known = inspect.signature(function).parameters
+    for option in options:
+        if option not in known:
+            raise ValueError(f"data set {name!r} has no option {option!r}; it has: {', '.join(known)}")
+    return function(**options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Dataset", "Ragged", "Split"):
+        return getattr(import_module("cosformer.data.dataset"), name)
+    raise AttributeError(f"module 'cosformer.data' has no attribute {name!r}")
+
+
+__all__ = ["DATASETS", "Dataset", "Ragged", "Split", "dataset_function", "load_dataset"]

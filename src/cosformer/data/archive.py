@@ -1,0 +1,131 @@
+"""Reading files as they come: folders, tar, zip, single files, each plain or compressed. Nothing is extracted to disk."""
+
+import bz2
+import gzip
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO
+
+_OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+}
+_SUFFIXES = (".xz", ".gz", ".bz2")
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
+
+
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files of a folder, an archive or a single file whose name is ``wanted``: (name, decompressed stream).
+
+    Names are relative and without a compression suffix. Archives are read front to back, so a stream must be used before
+    the next one is asked for. A damaged archive, or one with names that climb out of it, raises ValueError.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        yield from _folder_members(path, wanted)
+        return
+    with _damage_named(path), open(path, "rb") as raw:
+        if raw.read(4) == b"PK\x03\x04":
+            yield from _zip_members(path, wanted)
+            return
+        raw.seek(0)
+        with _decompressed(raw) as stream:
+            head = stream.read(512)
+            stream.seek(0)
+            if head[257:262] == b"ustar" or ".tar" in path.name:
+                yield from _tar_members(path, stream, wanted)
+            elif wanted(_plain_name(path.name)):
+                yield _plain_name(path.name), stream
+
+
+def _folder_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
+    for folder, subfolders, files in os.walk(path):
+        subfolders.sort()
+        for file in sorted(files):
+            full = Path(folder) / file
+            name = _plain_name(full.relative_to(path).as_posix())
+            if wanted(name):
+                with _damage_named(full), open(full, "rb") as raw, _decompressed(raw) as stream:
+                    yield name, stream
+
+
+def _tar_members(path: Path, stream: IO[bytes], wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            _refuse_climbing(path, member.name)
+            if member.isfile() and wanted(_plain_name(member.name)):
+                content = tar.extractfile(member)
+                assert content is not None
+                yield _plain_name(member.name), content
+
+
+def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            _refuse_climbing(path, member.filename)
+            if not member.is_dir() and wanted(_plain_name(member.filename)):
+                with archive.open(member) as content:
+                    yield _plain_name(member.filename), content
+
+
+@contextmanager
+def _decompressed(raw: BinaryIO) -> Iterator[IO[bytes]]:
+    head = raw.read(6)
+    raw.seek(0)
+    opener = next((o for magic, o in _OPENERS.items() if head.startswith(magic)), None)
+    if opener is None:
+        yield raw
+    else:
+        with opener(raw) as stream:
+            yield stream
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{path} is truncated or damaged ({error or type(error).__name__}); get it again "
+            "(a downloaded file with 'cosformer data get NAME --again')"
+        ) from error
+
+
+def _plain_name(name: str) -> str:
+    return next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), name)
+
+
+def _refuse_climbing(path: Path, name: str) -> None:
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"{path} holds a file named {name!r}, which climbs out of the archive; do not trust this file")
+
+
+def text_lines(stream: IO[bytes], name: str, errors: str = "strict") -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end) of UTF-8 text; only LF and CRLF end a line.
+
+    ``errors`` is ``"strict"`` (a line that is not UTF-8 raises and is named) or ``"replace"``.
+    """
+    if errors not in ("strict", "replace"):
+        raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")
+    for number, raw in enumerate(stream, start=1):
+        yield number, decoded(raw.removesuffix(b"\n").removesuffix(b"\r"), f"{name}, line {number}", errors)
+
+
+def decoded(raw: bytes, where: str, errors: str) -> str:
+    """``raw`` as UTF-8 text; what is not raises with its place and the remedy."""
+    try:
+        return raw.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{where}: byte {error.start} (0x{raw[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
+            "replacement characters with the option errors=replace"
+        ) from None

@@ -1,0 +1,184 @@
+"""The official addresses, and downloads that resume, show progress and are checked."""
+
+import hashlib
+import json
+import os
+import shutil
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosformer._version import __version__
+from cosformer.data.cache import downloads_folder, fingerprint, home
+from cosformer.data.progress import Progress
+
+
+@dataclass(frozen=True)
+class Download:
+    """One official file. ``sha256`` stands here only with ``published``, the public place that states it."""
+
+    url: str
+    sha256: str | None = None
+    published: str | None = None
+
+    @property
+    def filename(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+_TFDS = "https://github.com/tensorflow/datasets/blob/333639b37af6c6fedf3610a4a2d42f1c6ef6f7d5/tensorflow_datasets/url_checksums"
+DOWNLOADS: dict[str, Download] = {
+    "wikitext2": Download("https://wikitext.smerity.com/wikitext-2-v1.zip"),
+    "wikitext2-raw": Download("https://wikitext.smerity.com/wikitext-2-raw-v1.zip"),
+    "wikitext103": Download("https://wikitext.smerity.com/wikitext-103-v1.zip"),
+    "wikitext103-raw": Download("https://wikitext.smerity.com/wikitext-103-raw-v1.zip"),
+    "imdb": Download(
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+        f"{_TFDS}/imdb_reviews.txt",
+    ),
+    "cifar10": Download(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        f"{_TFDS}/cifar10.txt",
+    ),
+    "lra": Download("https://storage.googleapis.com/long-range-arena/lra_release.gz"),
+    "qqp": Download("https://dl.fbaipublicfiles.com/glue/data/QQP-clean.zip"),
+    "sst2": Download("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"),
+    "mnli": Download("https://dl.fbaipublicfiles.com/glue/data/MNLI.zip"),
+    "amazon": Download("https://jmcauley.ucsd.edu/data/amazon_v2/categoryFilesSmall/Electronics_5.json.gz"),
+    "blitzer": Download("https://www.cs.jhu.edu/~mdredze/datasets/sentiment/domain_sentiment_data.tar.gz"),
+}
+
+
+class NotDownloaded(FileNotFoundError):
+    """The official file of ``key`` is needed and not here."""
+
+    def __init__(self, name: str, key: str) -> None:
+        super().__init__(
+            f"the files of {name!r} are not here; get them with 'cosformer data get {name}' "
+            f"(from {DOWNLOADS[key].url}), or 'cosformer data get {name} --from PATH' if you have them"
+        )
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of a data set on this machine: where, and what tells this state of them from another."""
+
+    path: Path
+    identity: list
+
+
+def locate(name: str, key: str, path: str | os.PathLike[str] | None) -> Source:
+    """The files of set ``name``: ``path`` if given, else what ``data get --from`` remembered, else the download ``key``."""
+    if path is not None:
+        return _present(Path(path).expanduser())
+    if (remembered := _registry() / f"{name}.json").exists():
+        entry = json.loads(remembered.read_text())
+        if Path(entry["path"]).exists():
+            return _present(Path(entry["path"]))
+        # the files went away since, but a set prepared from them may still be there
+        return Source(Path(entry["path"]), entry["identity"])
+    file = downloads_folder() / DOWNLOADS[key].filename
+    if not file.exists():
+        raise NotDownloaded(name, key)
+    return Source(file, ["sha256", recorded_sha256(file)])
+
+
+def _present(path: Path) -> Source:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    return Source(path, fingerprint(path))
+
+
+def remember(name: str, path: Path) -> None:
+    """Let ``locate(name, ...)`` find these files from now on."""
+    _registry().mkdir(parents=True, exist_ok=True)
+    entry = {"path": str(path.resolve()), "identity": fingerprint(path)}
+    (_registry() / f"{name}.json").write_text(json.dumps(entry))
+
+
+def forget(name: str) -> None:
+    """Undo :func:`remember`."""
+    (_registry() / f"{name}.json").unlink(missing_ok=True)
+
+
+def _registry() -> Path:
+    return home() / "sources"
+
+
+def recorded_sha256(file: Path) -> str:
+    """The checksum written beside ``file`` when it was first downloaded."""
+    return Path(f"{file}.sha256").read_text().split()[0]
+
+
+def fetch(download: Download, *, again: bool = False) -> Path:
+    """Download to the downloads folder, resuming what an earlier attempt left; returns the file.
+
+    The checksum must be the published one, or the one recorded when this file first came; the first time, it is recorded.
+    With ``again`` the file is fetched anew and its checksum must still be the recorded one.
+    """
+    target = downloads_folder() / download.filename
+    if target.exists() and not again:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(f"{target}.part")
+    _transfer(download.url, part)
+    found = file_sha256(part)
+    record = Path(f"{target}.sha256")
+    expected = download.sha256 or (record.read_text().split()[0] if record.exists() else None)
+    if expected is not None and found != expected:
+        part.unlink()
+        where = (
+            f"published at {download.published}" if download.sha256 else f"recorded in {record} at the first download"
+        )
+        raise ValueError(
+            f"{download.url}: sha256 is {found}, not {expected} ({where}); the transfer was discarded. Try again; if it "
+            "persists, the file was changed: get it elsewhere and use --from"
+        )
+    record.write_text(f"{found}  {download.filename}\n")
+    part.replace(target)
+    return target
+
+
+def _transfer(url: str, part: Path) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": f"cosformer/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+            resumed = answer.status == 206
+            length = int(answer.headers.get("Content-Length") or 0)
+            total = length + (have if resumed else 0)
+            if length and shutil.disk_usage(part.parent).free < length:
+                raise OSError(
+                    28,
+                    f"{url} needs {length:,} bytes more than are free; set COSFORMER_HOME to a larger disk",
+                    str(part.parent),
+                )
+            with open(part, "ab" if resumed else "wb") as file, Progress(part.stem, total or None, "bytes") as bar:
+                bar.advance(have if resumed else 0)
+                while chunk := answer.read(1 << 20):
+                    file.write(chunk)
+                    bar.advance(len(chunk))
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing left to send: the part is whole
+            return
+        raise ValueError(
+            f"{url} answered {error.code} {error.reason}; get the file elsewhere and use --from PATH"
+        ) from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise ValueError(
+            f"{url} cannot be reached ({error}); what came is kept, run the command again to resume"
+        ) from error
+    if total and part.stat().st_size < total:
+        raise ValueError(
+            f"{url} broke off at {part.stat().st_size:,} of {total:,} bytes; run the command again to resume"
+        )
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

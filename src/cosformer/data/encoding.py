@@ -1,0 +1,76 @@
+"""Text rows to ids: `<s> A </s>`, `<s> A </s> </s> B </s>`, cut to a length."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosformer.data.cache import fingerprint
+from cosformer.data.dataset import Writer
+from cosformer.data.vocabulary import TextVocabulary
+
+Row = tuple[str, str | None, int | None]  # first text, second text of a pair, label
+_BATCH = 10_000
+
+
+def tokenizer_identity(tokenizer: str) -> Any:
+    """What the cache key holds about a ``tokenizer`` option: its name, and for a folder the state of its files."""
+    folder = Path(tokenizer).expanduser()
+    return [tokenizer, fingerprint(folder)] if folder.is_dir() else tokenizer
+
+
+def smallest_dtype(vocab_size: int) -> Any:
+    """uint16 where every id fits, else int32."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.int32
+
+
+def encode_rows(writer: Writer, split: str, rows: Sequence[Row], vocabulary: TextVocabulary, max_length: int) -> int:
+    """Encode and write ``rows`` as split ``split``; all have a label or none has. Returns how many were cut."""
+    out = writer.split(split, smallest_dtype(vocabulary.size), labels=all(label is not None for _, _, label in rows))
+    return sum(add_rows(out, rows[i : i + _BATCH], vocabulary, max_length) for i in range(0, len(rows), _BATCH))
+
+
+def add_rows(out: Any, rows: Sequence[Row], vocabulary: TextVocabulary, max_length: int) -> int:
+    """Encode one batch of rows into an open split; returns how many were cut."""
+    first = vocabulary.encode([a for a, _, _ in rows])
+    second = vocabulary.encode([b or "" for _, b, _ in rows])
+    cut = 0
+    sequences = []
+    for a, b, (_, text, _) in zip(first, second, rows, strict=True):
+        sequence, was_cut = with_specials(a, None if text is None else b, vocabulary, max_length)
+        sequences.append(sequence)
+        cut += was_cut
+    labels = [label for _, _, label in rows] if out.has_labels else None
+    flat = np.concatenate(sequences) if sequences else np.zeros(0, np.int64)
+    out.add_many(flat, [len(s) for s in sequences], labels)
+    return cut
+
+
+def with_specials(
+    a: np.ndarray, b: np.ndarray | None, vocabulary: TextVocabulary, max_length: int
+) -> tuple[np.ndarray, bool]:
+    """The row of one text or of a pair, and whether it had to be cut; of a pair the longer text gives way first."""
+    bos, eos = vocabulary.bos_id, vocabulary.eos_id
+    if bos is None or eos is None:
+        raise ValueError("this tokenizer has no start and end tokens (<s>, </s> or [CLS], [SEP]), which the rows need")
+    between = [] if b is None else [eos] * (1 + vocabulary.double_separator)
+    room = max_length - 2 - len(between)
+    if room < 2:
+        raise ValueError(f"max_length={max_length} leaves no room for text beside the special tokens; at least 6")
+    length_b = 0 if b is None else len(b)
+    cut = len(a) + length_b > room
+    if b is None:
+        return np.concatenate([[bos], a[:room], [eos]]), cut
+    keep_b = min(length_b, max(room // 2, room - len(a)))
+    return np.concatenate([[bos], a[: room - keep_b], between, b[:keep_b], [eos]]), cut
+
+
+def dealt(count: int, shares: Sequence[float], seed: int) -> list[np.ndarray]:
+    """Row numbers of each part, in file order: seeded, disjoint; later parts are rounded, the first takes the rest."""
+    if any(share < 0 for share in shares) or sum(shares) <= 0:
+        raise ValueError(f"shares {tuple(shares)} must not be negative, and not all 0")
+    sizes = [round(count * share / sum(shares)) for share in shares[1:]]
+    order = np.random.default_rng(seed).permutation(count)
+    bounds = np.cumsum([0, count - sum(sizes), *sizes])
+    return [np.sort(order[bounds[i] : bounds[i + 1]]) for i in range(len(shares))]

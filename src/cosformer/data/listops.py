@@ -1,0 +1,187 @@
+"""ListOps (Long Range Arena): nested MIN, MAX, MED and SM over digits; made here, or read from the official TSV files."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from cosformer.data.archive import members, text_lines
+from cosformer.data.cache import prepare
+from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.download import locate
+from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT, MAX_ARGUMENTS, MAX_DEPTH, OPERATORS, generate
+from cosformer.data.progress import Progress
+from cosformer.data.vocabulary import Words
+
+TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
+_IDS = {token: i for i, token in enumerate(TOKENS)}
+MAX_LENGTH = 2000
+
+
+def listops(
+    *,
+    path: str | None = None,
+    train: int = 96_000,
+    valid: int = 2_000,
+    test: int = 2_000,
+    max_depth: int = MAX_DEPTH,
+    max_arguments: int = MAX_ARGUMENTS,
+    max_length: int = MAX_LENGTH,
+    seed: int = 0,
+    workers: int | None = None,
+) -> Dataset:
+    """ListOps: rows of ids 1..15 (0 pads), labels 0..9.
+
+    With ``path`` (a TSV, a folder or the archive of the release) the files ``basic_{train,val,test}.tsv`` are read and the
+    generator's options do not apply; without, ``train`` + ``valid`` + ``test`` rows are generated.
+    """
+    vocabulary = Words(TOKENS)
+    if path is not None:
+        source = locate("listops", "lra", path)
+
+        def read(writer: Writer) -> Description:
+            cut = _read_files(source.path, writer, max_length)
+            return Description(vocabulary, 10, max_length, notes={"rows cut": cut})
+
+        return prepare("listops", {"source": source.identity, "max_length": max_length}, read)
+
+    sizes = {"train": train, "valid": valid, "test": test}
+    options = {"sizes": sizes, "depth": max_depth, "arguments": max_arguments, "length": max_length, "seed": seed}
+
+    def build(writer: Writer) -> Description:
+        rows = generate(
+            sum(sizes.values()), seed=seed, max_depth=max_depth, max_arguments=max_arguments, workers=workers
+        )
+        with Progress("listops", sum(sizes.values())) as bar:
+            for name, size in sizes.items():
+                split = writer.split(name, np.uint8)
+                for _ in range(size):
+                    tokens, label = next(rows)
+                    split.add(tokens[:max_length], label)
+                    bar.advance(1)
+        return Description(vocabulary, 10, max_length)
+
+    return prepare("listops", options, build)
+
+
+def listops_small(*, train: int = 4_000, valid: int = 500, test: int = 500, seed: int = 0) -> Dataset:
+    """ListOps by the same rules, small enough to be made while you wait."""
+    return listops(train=train, valid=valid, test=test, seed=seed)
+
+
+def encode(expression: str) -> np.ndarray:
+    """Ids of an expression, with or without its parentheses; an unknown token raises."""
+    words = expression.replace("(", " ").replace(")", " ").split()
+    try:
+        return np.array([_IDS[word] for word in words], np.uint8)
+    except KeyError as error:
+        raise ValueError(f"{error.args[0]!r} is no ListOps token; they are {' '.join(TOKENS[1:])}") from None
+
+
+def evaluate(expression: str | np.ndarray) -> int:
+    """The value 0..9 of an expression, given as text or as ids."""
+    tokens = encode(expression) if isinstance(expression, str) else expression
+    operators: list[int] = []
+    arguments: list[list[int]] = [[]]
+    for token in tokens.tolist():
+        if token >= FIRST_DIGIT:
+            arguments[-1].append(token - FIRST_DIGIT)
+        elif token == CLOSE:
+            if not operators or not arguments[-1]:
+                raise ValueError("']' closes nothing, or an operator without arguments")
+            value = _apply(operators.pop(), arguments.pop())
+            arguments[-1].append(value)
+        else:
+            operators.append(token)
+            arguments.append([])
+    if operators or len(arguments[0]) != 1:
+        raise ValueError(f"not one closed expression: {len(operators)} operators open, {len(arguments[0])} values")
+    return arguments[0][0]
+
+
+def _apply(operator: int, values: list[int]) -> int:
+    name = TOKENS[operator]
+    if name == "[MIN":
+        return min(values)
+    if name == "[MAX":
+        return max(values)
+    if name == "[SM":
+        return sum(values) % 10
+    assert name == "[MED"
+    values = sorted(values)
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) // 2
+
+
+def to_text(tokens: np.ndarray) -> str:
+    """The official, fully parenthesised form: an operator with k arguments opens k + 1 parentheses."""
+    opens: list[int] = []
+    counts: dict[int, int] = {}
+    listed = tokens.tolist()
+    # how many arguments each operator has decides how many parentheses stand before it
+    for place, token in enumerate(listed):
+        if token == CLOSE:
+            opens.pop()
+        if opens and token != CLOSE:
+            counts[opens[-1]] += 1
+        if 0 < token < CLOSE:
+            opens.append(place)
+            counts[place] = 0
+    words: list[str] = []
+    depth = 0
+    for place, token in enumerate(listed):
+        if token < CLOSE:
+            words += ["("] * (counts[place] + 1) + [TOKENS[token]]
+            depth += 1
+            continue
+        words.append(TOKENS[token])
+        if token == CLOSE:
+            words.append(")")
+            depth -= 1
+        if depth:
+            words.append(")")
+    return " ".join(words)
+
+
+def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]], newline: str = "\r\n") -> int:
+    """Write rows in the official form (header ``Source``, ``Target``); returns how many."""
+    count = 0
+    with open(path, "w", encoding="ascii", newline="") as file:
+        file.write(f"Source\tTarget{newline}")
+        for tokens, label in rows:
+            file.write(f"{to_text(tokens)}\t{label}{newline}")
+            count += 1
+    return count
+
+
+def read_tsv(stream: IO[bytes], name: str) -> Iterator[tuple[np.ndarray, int]]:
+    """(ids, label) of each row of an official file; LF and CRLF ends are both read."""
+    for number, line in text_lines(stream, name):
+        fields = line.split("\t")
+        if number == 1:
+            if fields != ["Source", "Target"]:
+                raise ValueError(f"{name}, line 1: the header is {fields}, not ['Source', 'Target']")
+            continue
+        if len(fields) != 2:
+            raise ValueError(f"{name}, line {number}: {len(fields)} columns, not 2 (Source, Target)")
+        if fields[1] not in tuple("0123456789"):
+            raise ValueError(f"{name}, line {number}: label {fields[1]!r} is not 0..9")
+        try:
+            yield encode(fields[0]), int(fields[1])
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
+
+
+def _read_files(path: Path, writer: Writer, max_length: int) -> int:
+    names = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
+    found = cut = 0
+    for name, stream in members(path, lambda n: n.rpartition("/")[2] in names):
+        found += 1
+        split = writer.split(names[name.rpartition("/")[2]], np.uint8)
+        for tokens, label in read_tsv(stream, name):
+            cut += len(tokens) > max_length
+            split.add(tokens[:max_length], label)
+    if not found:
+        raise ValueError(f"{path} holds none of {', '.join(names)}")
+    return cut

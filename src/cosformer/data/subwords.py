@@ -1,0 +1,165 @@
+"""Sub-word vocabularies through the tokenizers library: byte-level BPE (GPT-2, RoBERTa, or trained here) and WordPiece."""
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, AnyStr
+
+import numpy as np
+
+from cosformer.data.vocabulary import Bytes, TextVocabulary
+from cosformer.extras import require
+
+# the names that models give their special tokens, most common first
+_NAMES = {
+    "pad_id": ("<pad>", "[PAD]"),
+    "bos_id": ("<s>", "[CLS]", "<|endoftext|>"),
+    "eos_id": ("</s>", "[SEP]", "<|endoftext|>"),
+    "mask_id": ("<mask>", "[MASK]"),
+    "unk_id": ("<unk>", "[UNK]"),
+}
+_FILE = "tokenizer.json"
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+class Subwords:
+    """A ``tokenizers.Tokenizer``, used without its own special-token templates."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.size: int = tokenizer.get_vocab_size()
+        for attribute, names in _NAMES.items():
+            ids = (tokenizer.token_to_id(name) for name in names)
+            setattr(self, attribute, next((i for i in ids if i is not None), None))
+        self.double_separator = tokenizer.token_to_id("[SEP]") is None
+
+    pad_id: int | None
+    bos_id: int | None
+    eos_id: int | None
+    mask_id: int | None
+    unk_id: int | None
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(e.ids, np.int32) for e in encoded]
+
+    def decode(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        self.tokenizer.save(str(folder / _FILE), pretty=False)
+        return {"kind": "subwords"}
+
+    @classmethod
+    def load(cls, folder: Path) -> "Subwords":
+        """From a folder with ``tokenizer.json``, or ``vocab.json`` and ``merges.txt`` (byte-level BPE), or ``vocab.txt``
+        (WordPiece, lower-cased); each may be xz-compressed."""
+        tokenizers = require("data", "tokenizers")
+        if (text := _read(folder / _FILE)) is not None:
+            return cls(tokenizers.Tokenizer.from_str(text))
+        vocab, merges, wordpiece = (_read(folder / f) for f in ("vocab.json", "merges.txt", "vocab.txt"))
+        if vocab is not None and merges is not None:
+            return cls(_byte_level(json.loads(vocab), _merge_pairs(merges, folder)))
+        if wordpiece is not None:
+            return cls(_wordpiece({word: i for i, word in enumerate(wordpiece.splitlines())}))
+        raise FileNotFoundError(
+            f"{folder} holds no tokenizer: wanted tokenizer.json, or vocab.json and merges.txt, or vocab.txt"
+        )
+
+    @classmethod
+    def train(cls, lines: Iterable[str], size: int) -> "Subwords":
+        """A byte-level BPE of ``size`` entries (RoBERTa's special tokens first) learnt from ``lines``."""
+        require("data", "tokenizers")
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        least = 256 + len(SPECIAL)
+        if size < least:
+            raise ValueError(f"a byte-level BPE of {size} entries is too small: bytes and special tokens take {least}")
+        tokenizer = require("data", "tokenizers").Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(lines, trainer)
+        return cls(tokenizer)
+
+
+def text_vocabulary(tokenizer: str) -> TextVocabulary:
+    """``"bytes"``, or the folder of a tokenizer's files."""
+    if tokenizer == "bytes":
+        return Bytes(special=True)
+    if not Path(tokenizer).expanduser().is_dir():
+        raise ValueError(f"tokenizer={tokenizer!r} is neither 'bytes' nor a folder with a tokenizer's files")
+    return Subwords.load(Path(tokenizer).expanduser())
+
+
+def fairseq_vocabulary(dictionary: Path, gpt2_vocab: Path) -> dict[str, int]:
+    """RoBERTa's token -> id from fairseq's ``dict.txt`` (lines ``gpt2-id count``) and GPT-2's ``vocab.json``."""
+    listing, vocab = _read(dictionary), _read(gpt2_vocab)
+    if listing is None or vocab is None:
+        raise FileNotFoundError(f"{dictionary} or {gpt2_vocab} does not exist")
+    tokens = {i: token for token, i in json.loads(vocab).items()}
+    found = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    for place, line in enumerate(listing.splitlines(), start=4):
+        word = line.split(" ")[0]
+        found[tokens[int(word)] if word.isdigit() else word] = place
+    return found | {"<mask>": len(found)}
+
+
+def _byte_level(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False, special=True) for t in (*SPECIAL, "<|endoftext|>") if t in vocab]
+    )
+    return tokenizer
+
+
+def _wordpiece(vocab: dict[str, int]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _merge_pairs(text: str, folder: Path) -> list[tuple[str, str]]:
+    pairs = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line or line.startswith("#version"):
+            continue
+        left, space, right = line.rstrip("\r").partition(" ")
+        if not space or " " in right:
+            raise ValueError(f"{folder / 'merges.txt'}, line {number}: {line!r} is not two tokens with a space between")
+        pairs.append((left, right))
+    return pairs
+
+
+def _read(path: Path) -> str | None:
+    """The text of ``path``, or of ``path.xz``; None where there is neither."""
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    packed = path.with_name(path.name + ".xz")
+    return lzma.open(packed, "rt", encoding="utf-8").read() if packed.is_file() else None
+
+
+def batched(lines: Iterable[AnyStr], size: int) -> Iterator[list[AnyStr]]:
+    """Lists of up to ``size`` lines."""
+    batch: list[AnyStr] = []
+    for line in lines:
+        batch.append(line)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
