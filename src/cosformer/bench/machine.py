@@ -1,0 +1,71 @@
+"""What a measurement ran on: recorded with every result, because a number without its machine says nothing."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def describe(threads: int) -> dict[str, Any]:
+    """CPU, cores, threads in use, memory and versions."""
+    import torch
+
+    return {
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "memory_gb": round(memory("MemTotal") / 1e9, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def provenance(command: list[str]) -> dict[str, Any]:
+    """The command line, the date and, inside a git checkout of this project, the commit."""
+    return {
+        "command": " ".join(["cosformer", *command]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": _commit(),
+    }
+
+
+def memory(field: str) -> int:
+    """Bytes of ``MemTotal`` or ``MemAvailable``; 0 where the system does not say."""
+    for line in _lines(Path("/proc/meminfo")):
+        name, _, rest = line.partition(":")
+        if name == field:
+            return int(rest.split()[0]) * 1024
+    return 0
+
+
+def _cpu() -> str:
+    for line in _lines(Path("/proc/cpuinfo")):
+        name, _, rest = line.partition(":")
+        if name.strip() == "model name":
+            return rest.strip()
+    return platform.processor() or "unknown"
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _commit() -> str | None:
+    """The commit of the sources that run, with a ``+`` when they were changed since; None outside a checkout."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+        return done.stdout.strip()
+
+    # an installed copy may lie inside the checkout of another project
+    if not git("ls-files", Path(__file__).name):
+        return None
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")

@@ -1,0 +1,175 @@
+"""``cosformer check``: what is installed, what ``auto`` takes, and whether every form is exact on this machine."""
+
+import argparse
+import json
+import platform
+import re
+import sys
+from importlib import metadata
+from typing import Any
+
+from cosformer import terminal
+from cosformer._version import __version__
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", help="where to run the forms: cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    device = usable_device(args.device)
+    from cosformer.bench import exactness
+
+    terminal.status("measuring every form against the definition ...")
+    findings = list(exactness.measure(device))
+    terminal.status("")
+    report = {
+        "versions": versions(),
+        "extras": extras(),
+        "device": device,
+        "backends": backends(device),
+        "auto": auto_choices(device),
+        "exactness": [finding.as_dict() for finding in findings],
+        "passed": all(finding.passed for finding in findings),
+    }
+    print(json.dumps(report, indent=2) if args.json else _text(report))
+    return 0 if report["passed"] else 1
+
+
+def usable_device(name: str) -> str:
+    """``name``, if tensors can be made there."""
+    import torch
+
+    try:
+        torch.ones(1, dtype=torch.float64, device=name).add(1).cpu()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
+    return name
+
+
+def versions() -> dict[str, str]:
+    """Of Python, this package and what it always needs."""
+    import numpy
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "cosformer": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def extras() -> dict[str, dict[str, Any]]:
+    """Each optional extra: the packages of it that are missing, and the line that brings them."""
+    try:
+        about = metadata.metadata("cosformer")
+    except metadata.PackageNotFoundError:
+        return {}  # run from its sources, without being installed
+    wanted: dict[str, list[str]] = {name: [] for name in about.get_all("Provides-Extra") or []}
+    for line in about.get_all("Requires-Dist") or []:
+        match = re.fullmatch(r"([\w.-]+)(\[[\w,-]*\])?.*;.*extra == ['\"](\w+)['\"].*", line)
+        if match:
+            package, parts, extra = match.groups()
+            wanted[extra] += (
+                [f"+{part}" for part in parts.strip("[]").split(",")] if package == "cosformer" else [package]
+            )
+    return {
+        name: {"missing": _missing(wanted, name), "install": f"pip install 'cosformer[{name}]'"}
+        for name in sorted(wanted)
+    }
+
+
+def _missing(wanted: dict[str, list[str]], extra: str) -> list[str]:
+    missing = []
+    for package in wanted[extra]:
+        if package.startswith("+"):  # another extra of ours
+            missing += _missing(wanted, package[1:])
+        else:
+            try:
+                metadata.version(package)
+            except metadata.PackageNotFoundError:
+                missing.append(package)
+    return sorted(set(missing))
+
+
+def backends(device: str) -> dict[str, dict[str, Any]]:
+    """What each backend is, and for float32 and float64 why it does not run here (an empty string: it does)."""
+    import torch
+
+    from cosformer.bench.exactness import why_not
+    from cosformer.ops.backends import BACKENDS
+
+    single, double = why_not(torch.float32, device), why_not(torch.float64, device)
+    return {name: {"about": BACKENDS[name], "float32": single[name], "float64": double[name]} for name in BACKENDS}
+
+
+def auto_choices(device: str, longest: int = 4096) -> list[dict[str, Any]]:
+    """What ``backend="auto"`` takes for N = S from 1 to ``longest`` in float32, as spans of lengths."""
+    import torch
+
+    from cosformer.ops.backends import choose
+
+    spans: list[dict[str, Any]] = []
+    for n in range(1, longest + 1):
+        x = torch.empty(1, device=device).expand(1, 8, n, 64)
+        name = choose(x, x, None)
+        if not spans or spans[-1]["backend"] != name:
+            spans.append({"backend": name, "from": n, "to": None})
+            if len(spans) > 1:
+                spans[-2]["to"] = n - 1
+    return spans
+
+
+def _text(report: dict[str, Any]) -> str:
+    lines = ["  ".join(f"{name} {version}" for name, version in report["versions"].items()), "", "Extras"]
+    for name, extra in report["extras"].items():
+        lack = f"{', '.join(extra['missing'])} not installed: {extra['install']}"
+        lines.append(f"  {name:8} {lack if extra['missing'] else 'installed'}")
+    if not report["extras"]:
+        lines.append("  cosformer runs from its sources; install it to use extras: pip install .")
+    lines += ["", f"Backends on {report['device']}"]
+    for name, backend in report["backends"].items():
+        reasons = [f"not {dtype}: {backend[dtype]}" for dtype in ("float32", "float64") if backend[dtype]]
+        lines.append(f"  {name:8} {backend['about']}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+    lines += ["", "What backend='auto' takes (float32, N = S)"]
+    for span in report["auto"]:
+        lines.append(
+            f"  N {span['from']:,} to {span['to']:,}: {span['backend']}"
+            if span["to"]
+            else f"  N {span['from']:,} and above: {span['backend']}"
+        )
+    lines += ["  one token with a state: step", "", "Exactness against the definition (largest error, relative)", ""]
+    lines += [exactness_table(report["exactness"]), "", verdict(report["exactness"])]
+    return "\n".join(lines)
+
+
+def exactness_table(findings: list[dict[str, Any]]) -> str:
+    """One line per form and backend, the dtypes side by side."""
+    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for finding in findings:
+        cells.setdefault((finding["form"], finding["backend"]), {})[finding["dtype"]] = finding
+    rows = []
+    for (form, backend), by_dtype in cells.items():
+        row = [form, backend]
+        for dtype in ("float64", "float32"):
+            found = by_dtype.get(dtype)
+            row += [f"{found[part]:.0e}" if found else "-" for part in ("output", "gradient")]
+        row.append("ok" if all(found["passed"] for found in by_dtype.values()) else "FAILED")
+        rows.append(row)
+    header = ["form", "backend", "f64 output", "gradient", "f32 output", "gradient", ""]
+    return terminal.table(header, rows)
+
+
+def verdict(findings: list[dict[str, Any]]) -> str:
+    """One sentence that says whether every form is exact, and by which limit."""
+    limits = ", ".join(f"{limit:.0e} in {dtype}" for dtype, limit in {f["dtype"]: f["limit"] for f in findings}.items())
+    failed = [f for f in findings if not f["passed"]]
+    if failed:
+        names = ", ".join(f"{f['form']} ({f['backend']}, {f['dtype']})" for f in failed)
+        return terminal.paint(
+            f"{len(failed)} of {len(findings)} measurements exceed their limit ({limits}): {names}", "red"
+        )
+    return terminal.paint(f"All {len(findings)} measurements are within their limit ({limits}).", "green", sys.stdout)

@@ -1,0 +1,40 @@
+"""Plain output: aligned tables, and colour and a status line where a person is looking."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+_COLOURS = {"green": "32", "red": "31", "yellow": "33", "bold": "1", "dim": "2"}
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that shows colour and the user did not forbid it (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """``text`` in ``colour`` (green, red, yellow, bold, dim) where ``stream``, by default stdout, has colour."""
+    if not has_colour(stream or sys.stdout):
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under a header, columns aligned: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        return "  ".join([row[0].ljust(len(first)), *rest]).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def status(text: str) -> None:
+    """Show what is going on, on one line of stderr that the next call overwrites; nothing where that is no terminal."""
+    if sys.stderr.isatty():
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        sys.stderr.write(_CLEAR_LINE + text[: max(width - 1, 0)])
+        sys.stderr.flush()
