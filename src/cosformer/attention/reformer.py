@@ -30,8 +30,8 @@ class Reformer(Attention):
 
     traits = Traits(
         paper="Kitaev et al. 2020",
-        time="N log N + hashes N chunk D",
-        memory="hashes N chunk",
+        time="N log N + hashes N (chunk + buckets) D",
+        memory="hashes N chunk + N buckets",
         causal=True,
         cross=False,
         streaming=False,
@@ -78,8 +78,12 @@ class Reformer(Attention):
         """Buckets ``[rounds,B,H,N]`` of q [B,H,N,D]."""
         if self.num_buckets == 1:
             return torch.zeros(self.num_hashes, *q.shape[:3], dtype=torch.long, device=q.device)
-        rotated = q.to(self.rotations.dtype) @ self.rotations[:, None, None]
-        return torch.cat((rotated, -rotated), dim=-1).argmax(-1)
+        buckets = []
+        for rotation in self.rotations:
+            rotated = q.to(rotation.dtype) @ rotation
+            (largest, right), (smallest, left) = rotated.max(-1), rotated.min(-1)
+            buckets.append(torch.where(largest >= -smallest, right, left + self.num_buckets // 2))
+        return torch.stack(buckets)
 
     def attend(self, q: Tensor, v: Tensor, bucket: Tensor) -> Tensor:
         """Attention of q [B,H,N,D] to v [B,H,N,E] for given buckets [rounds,B,H,N]; bucket ``num_buckets``: masked."""

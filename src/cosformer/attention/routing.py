@@ -116,5 +116,5 @@ class Routing(Attention):
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
         total, count = sums[0].split((self.head_dim, 1), dim=-1)
-        moved = self.decay * self.centroids + (1 - self.decay) * F.normalize(total, dim=-1)
-        self.centroids.copy_(F.normalize(torch.where(count > 0, moved, self.centroids), dim=-1))
+        moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * F.normalize(total, dim=-1), dim=-1)
+        self.centroids.copy_(torch.where(count > 0, moved, self.centroids))
