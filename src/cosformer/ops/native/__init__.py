@@ -110,7 +110,8 @@ def backward(
     key_mask = None if key_mask is None else key_mask.contiguous()
     out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
     results = [x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype) for x in (dq, dk, dv)]
-    more = _gradients(g_out, g_kv, g_z, results, dkv, dz, torch.empty_like(den))
+    work = torch.empty_like(den)
+    more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
     _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:

@@ -19,7 +19,7 @@ static head_t head_at(const call_t *call, long index) { /* index over sequences,
 typedef struct {
     float *x, *phi, *cosines; /* ReLU'd rows, features as rows, angles */
     float *xt;                /* rows transposed: [chunk / 16][D][16] */
-    float *v, *vp;            /* values as rows, as panels [ne][chunk][16] */
+    float *vp;                /* values as panels [ne][chunk][16] */
     float *z, *zc;            /* sum of the features before this chunk, and of this chunk */
     angles_t at;
 } keys_t;
@@ -28,7 +28,7 @@ static keys_t cut_keys(const plan_t *p, arena_t *arena) {
     long rows = p->chunk + 16;
     keys_t k;
     k.x = cut(arena, rows * p->ldx), k.phi = cut(arena, rows * p->ldf), k.cosines = cut(arena, ANGLES);
-    k.xt = cut(arena, p->chunk * p->Dp), k.v = cut(arena, rows * p->lde), k.vp = cut(arena, p->chunk * p->Ep);
+    k.xt = cut(arena, p->chunk * p->Dp), k.vp = cut(arena, p->chunk * p->Ep);
     k.z = cut(arena, p->ldf), k.zc = cut(arena, p->ldf);
     return k;
 }
@@ -42,18 +42,22 @@ static void load_keys(const plan_t *p, keys_t *k, head_t at, long first, long n,
     const call_t *call = p->call;
     const uint8_t *mask = call->mask ? call->mask + at.b * call->S + first : NULL;
     k->at = angles(k->cosines, p->k_turn, call->k_first + first, call->k_len, n);
-    load_features(p, k->x, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, n);
-    turn_rows(p, k->phi, k->x, k->at, n);
-    load_values(p, k->v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, n);
-    panel_rows(k->vp, p->chunk * 16, k->v + e0 * 16, p->lde, e1 - e0, NULL, n);
-    memset(k->zc, 0, 4 * (size_t)p->ldf);
-    for (long r = 0; r < n; r++)
-        for (long i = 0; i < p->F; i += WIDTH) store(k->zc + i, load(k->zc + i) + load(k->phi + r * p->ldf + i));
+    load_features(p, k->x, k->phi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, k->at, n);
+    load_panels(p, k->vp, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, e0, e1, n);
+    sum_rows(k->zc, k->phi, p->ldf, p->F, n);
 }
 
-/* The chunk joins the state. */
-static void absorb_keys(const plan_t *p, keys_t *k, float *state, long panels, long n) {
-    accumulate(state, p->Fr * 16, p->F, panels, k->phi, p->ldf, k->vp, p->chunk * 16, n);
+/* The chunk joins the state; the keys after it are fetched meanwhile. */
+static void absorb_keys(const plan_t *p, keys_t *k, float *state, head_t at, long first, long n, long e0, long e1) {
+    const call_t *call = p->call;
+    long after = least(p->chunk, at.s - first - n), panels = e1 - e0, half = panels / 2;
+    rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + n);
+    rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + n);
+    ahead_t ahead_k = {key.data, key.stride, after, p->D * (long)p->size, 0};
+    ahead_t ahead_v = {value.data, value.stride, after, p->E * (long)p->size, 0};
+    accumulate(state, p->Fr * 16, p->F, half, k->phi, p->ldf, k->vp, p->chunk * 16, n, ahead_k);
+    accumulate(state + half * p->Fr * 16, p->Fr * 16, p->F, panels - half, k->phi, p->ldf, k->vp + half * p->chunk * 16,
+               p->chunk * 16, n, ahead_v);
     for (long i = 0; i < p->F; i++) k->z[i] += k->zc[i];
 }
 
@@ -76,8 +80,8 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
                    long e0, long e1) {
     const call_t *call = p->call;
     q->at = angles(q->cosines, p->q_turn, call->q_first + first, call->q_len, n);
-    load_features(p, q->x, rows_of(p, call->q, call->qs, at.b, h, at.row + first), NULL, n);
-    turn_rows(p, q->phi, q->x, q->at, n);
+    rows_t from = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
+    load_features(p, q->x, q->phi, from, NULL, q->at, n);
     if (call->causal)
         triangle(q->weights, p->chunk, n, 0, q->x, p->ldx, k->xt, p->Dp * 16, p->D, q->at, k->at);
     float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
@@ -102,7 +106,8 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
                        {q->weights, p->chunk, k->vp, p->chunk * 16, n, LOWER}};
     int direct = call->dtype == F32 && p->E % 16 == 0;
     float *to = direct ? (float *)out.data + e0 * 16 : q->out;
-    combine(to, direct ? p->E : p->lde, n, e1 - e0, terms, call->causal ? 2 : 1, q->inverse, 0);
+    combine(to, direct ? p->E : p->lde, n, e1 - e0, terms, call->causal ? 2 : 1, q->inverse, 0,
+            (ahead_t){from.data + n * from.stride, from.stride, least(p->chunk, at.n - first - n), p->D * (long)p->size, 0});
     if (!direct)
         for (long r = 0; r < n; r++)
             store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,
@@ -150,7 +155,7 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
             for (long g = 0; g < p->groups; g++)
                 attend(p, &q, &k, state, at, at.hk * p->groups + g, first - before, n, e0, e1);
         }
-        absorb_keys(p, &k, state, e1 - e0, n);
+        absorb_keys(p, &k, state, at, first, n, e0, e1);
     }
     write_state(p, state, k.z, at, e0, e1);
 }
@@ -164,7 +169,7 @@ static void sum_keys(const plan_t *p, keys_t *k, float *state, head_t at, long e
     for (long first = 0; first < at.s; first += p->chunk) {
         long n = least(p->chunk, at.s - first);
         load_keys(p, k, at, first, n, e0, e1);
-        absorb_keys(p, k, state, e1 - e0, n);
+        absorb_keys(p, k, state, at, first, n, e0, e1);
     }
     write_state(p, state, k->z, at, e0, e1);
 }
@@ -215,8 +220,9 @@ INLINE long most(long a, long b) { return a > b ? a : b; }
 
 /* Blocks of one head so that all threads have work, and no more than there are panels. */
 static long blocks_for(const call_t *call, long heads, long panels) {
-    if (heads % call->threads == 0 || heads >= 4 * call->threads) return 1;
-    return most(1, least(panels, (4 * call->threads + heads - 1) / heads));
+    long blocks = 1;
+    while (blocks < panels && (heads * blocks) % call->threads && heads * blocks < 4 * call->threads) blocks++;
+    return blocks;
 }
 
 static int forward(const call_t *call) {

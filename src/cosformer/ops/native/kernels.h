@@ -5,7 +5,8 @@
 #include "vector.h"
 #include "pack.h"
 #include "forward.h"
+#include "backward.h"
+#include "gradients.h"
+#include "step.h"
 
-static int backward(const call_t *c){(void)c;return 1;}
-static int step(const call_t *c){(void)c;return 1;}
 const kernels_t KERNELS = {NAME, forward, backward, step};

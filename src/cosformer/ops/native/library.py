@@ -24,7 +24,9 @@ class Library:
         self._dll.cosformer_choose.argtypes = [ctypes.c_char_p]
         self._dll.cosformer_call_bytes.restype = ctypes.c_int64
         if self._dll.cosformer_call_bytes() != CALL.size:
-            raise OSError(f"{path} was built from other sources (its call record has another size); reinstall cosformer")
+            raise OSError(
+                f"{path} was built from other sources (its call record has another size); reinstall cosformer"
+            )
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")

@@ -19,8 +19,8 @@ enum { MOST_ROWS = 96 };
 /* An odd number of cache lines, so that rows of a chunk do not compete for the same places of the cache. */
 INLINE long row_length(long n) { return 16 * (round_up(n, 16) / 16 | 1); }
 
-static void turns(double to[2][96], int64_t length) {
-    for (int r = 0; r < MOST_ROWS; r++) {
+static void turns(double to[2][96], int64_t length, long n) {
+    for (long r = 0; r < n; r++) {
         double angle = length ? M_PI_2 * r / (double)length : 0;
         to[0][r] = cos(angle), to[1][r] = sin(angle);
     }
@@ -35,7 +35,7 @@ static plan_t make_plan(const call_t *call, long chunk) {
     p.Fr = round_up(p.F, ROWS), p.Er = round_up(p.E + 1, ROWS);
     p.ldx = row_length(p.Dp), p.ldf = row_length(p.D + p.Dp + ROWS), p.lde = row_length(p.Ep + 1 + ROWS);
     p.size = call->dtype == F32 ? 4 : 2;
-    turns(p.q_turn, call->q_len), turns(p.k_turn, call->k_len);
+    turns(p.q_turn, call->q_len, chunk), turns(p.k_turn, call->k_len, chunk);
     return p;
 }
 
@@ -106,23 +106,64 @@ INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
     }
 }
 
-/* Rows of q or k: ReLU, key mask (mask NULL: all kept). NaN stays NaN: it is not below zero. */
-static void load_features(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long n) {
-    for (long r = 0; r < n; r++, to += p->ldx) {
-        if (mask && !mask[r]) {
-            memset(to, 0, sizeof(float) * (size_t)p->Dp);
-            continue;
+/* One vector of a row as floats. */
+INLINE vec load_some(const char *from, long i, int64_t dtype) {
+    return dtype == F32 ? load((const float *)from + i) : widen(*(const hloose *)(from + 2 * i));
+}
+
+/* Rows of q or k: ReLU and key mask (NULL: all kept), as rows x and as features phi = [x cos ; x sin], the sine half where
+ * the cosine half ends (phi NULL: not wanted). NaN stays NaN: it is not below zero. */
+INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n,
+                        int64_t dtype, int relu, int turned) {
+    for (long r = 0; r < n; r++, x += p->ldx, phi = phi ? phi + p->ldf : NULL) {
+        const char *row = from.data + r * from.stride;
+        int64_t kind = dtype;
+        if (p->D % WIDTH || (mask && !mask[r])) { /* not whole vectors: by way of x */
+            if (mask && !mask[r]) memset(x, 0, 4 * (size_t)p->Dp);
+            else load_row(x, row, p->D, dtype);
+            row = (const char *)x, kind = F32;
         }
-        load_row(to, from.data + r * from.stride, p->D, p->call->dtype);
-        if (p->call->relu)
-            for (long i = 0; i < p->Dp; i += WIDTH) {
-                vec x = load(to + i);
-                store(to + i, keep(~(x < 0), x));
-            }
+        float c = turned ? at.cos[r] : 1, s = turned ? at.sin[r] : 0;
+        for (long i = 0; i < p->D; i += WIDTH) {
+            vec one = load_some(row, i, kind);
+            if (relu) one = keep(~(one < 0), one);
+            store(x + i, one);
+            if (phi) store(phi + i, turned ? one * c : one);
+        }
+        for (long i = round_up(p->D, WIDTH); i < p->Dp; i += WIDTH) {
+            store(x + i, (vec){});
+            if (phi) store(phi + i, (vec){});
+        }
+        if (turned && phi)
+            for (long i = 0; i < p->Dp; i += WIDTH) store(phi + p->D + i, load(x + i) * s);
     }
 }
 
-/* Rows of v or of a gradient, times scale[r]; masked rows are zero. */
+static void load_features(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
+    int64_t dtype = p->call->dtype;
+    int relu = p->call->relu != 0;
+    if (dtype == F32 && relu && at.cos) features_of(p, x, phi, from, mask, at, n, F32, 1, 1);
+    else if (dtype == F32) features_of(p, x, phi, from, mask, at, n, F32, relu, at.cos != NULL);
+    else features_of(p, x, phi, from, mask, at, n, BF16, relu, at.cos != NULL);
+}
+
+/* Rows of v as panels e0 to e1; masked rows are zero. */
+static void load_panels(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n) {
+    for (long r = 0; r < n; r++) {
+        const char *row = from.data + r * from.stride;
+        for (long e = e0; e < e1; e++) {
+            float *panel = to + ((e - e0) * p->chunk + r) * 16;
+            if (mask && !mask[r]) memset(panel, 0, 64);
+            else if (e * 16 + 16 > p->E) load_row(panel, row + e * 16 * (long)p->size, p->E - e * 16, p->call->dtype);
+            else if (p->call->dtype == F32)
+                for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, F32));
+            else
+                for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, BF16));
+        }
+    }
+}
+
+/* Rows of v or of a gradient, times scale[r] where given; masked rows are zero. */
 static void load_values(const plan_t *p, float *to, rows_t from, const uint8_t *mask, const float *scale, long n) {
     for (long r = 0; r < n; r++, to += p->lde) {
         if (mask && !mask[r]) {
@@ -135,12 +176,19 @@ static void load_values(const plan_t *p, float *to, rows_t from, const uint8_t *
     }
 }
 
-/* Features [x cos ; x sin] as rows of F; the sine half starts where the cosine half ends. */
-static void turn_rows(const plan_t *p, float *to, const float *from, angles_t at, long n) {
-    for (long r = 0; r < n; r++, to += p->ldf, from += p->ldx) {
-        for (long i = 0; i < p->Dp; i += WIDTH) store(to + i, at.cos ? load(from + i) * at.cos[r] : load(from + i));
-        if (at.cos)
-            for (long i = 0; i < p->Dp; i += WIDTH) store(to + p->D + i, load(from + i) * at.sin[r]);
+/* Sum of n rows, over whole vectors. */
+static void sum_rows(float *to, const float *from, long ld, long width, long n) {
+    long i = 0;
+    for (; i + 4 * WIDTH <= width; i += 4 * WIDTH) {
+        vec total[4] = {};
+        for (long r = 0; r < n; r++)
+            for (int l = 0; l < 4; l++) total[l] += load(from + r * ld + i + l * WIDTH);
+        for (int l = 0; l < 4; l++) store(to + i + l * WIDTH, total[l]);
+    }
+    for (; i < width; i += WIDTH) {
+        vec total = {};
+        for (long r = 0; r < n; r++) total += load(from + r * ld + i);
+        store(to + i, total);
     }
 }
 

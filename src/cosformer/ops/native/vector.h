@@ -53,13 +53,28 @@ INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, con
     }
 }
 
+/* Rows that the next chunk will read, fetched a few cache lines at a time while this one is computed. */
+typedef struct {
+    const char *row;
+    long stride, rows, bytes, at;
+} ahead_t;
+
+INLINE void fetch(ahead_t *ahead, int lines) {
+    for (; lines > 0 && ahead->rows > 0; lines--) {
+        __builtin_prefetch(ahead->row + ahead->at, 0, 2);
+        ahead->at += 64;
+        if (ahead->at >= ahead->bytes) ahead->at = 0, ahead->row += ahead->stride, ahead->rows--;
+    }
+}
+
 /* Accumulate: state[p][r] += sum over k < n of a[k][r] * b[p][k], for all rows r and panels p.
  * The state has round_up(rows, ROWS) rows in a panel; those past `rows` hold nothing of use. */
 static void accumulate(float *state, long state_panel, long rows, long panels, const float *a, long ld, const float *b,
-                       long b_panel, long n) {
+                       long b_panel, long n, ahead_t ahead) {
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
             vec sums[ROWS][LANES] = {};
+            fetch(&ahead, 5);
             tile(sums, a + r0, 1, ld, b + p * b_panel, n);
             float *to = state + p * state_panel + r0 * 16;
 #pragma GCC unroll 16
@@ -112,10 +127,12 @@ typedef struct {
     enum { FULL, LOWER, UPPER } part;
 } term_t;
 
-static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add) {
+static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add,
+                    ahead_t ahead) {
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
             vec sums[ROWS][LANES] = {};
+            fetch(&ahead, 6);
             long live = least(ROWS, rows - r0);
             if (add)
                 for (int r = 0; r < live; r++)
