@@ -8,6 +8,18 @@ from cosformer.attention.base import Attention, Traits
 # name -> (module, class). The module is imported when its attention is built.
 ATTENTIONS: dict[str, tuple[str, str]] = {
     "softmax": ("cosformer.attention.softmax", "Softmax"),
+    "cosformer": ("cosformer.attention.cosformer", "Cosformer"),
+    "relu": ("cosformer.attention.relu", "Relu"),
+    "leaky_relu": ("cosformer.attention.leaky_relu", "LeakyRelu"),
+    "identity": ("cosformer.attention.identity", "Identity"),
+    "linear": ("cosformer.attention.linear", "Linear"),
+    "performer": ("cosformer.attention.performer", "Performer"),
+    "rfa_gaussian": ("cosformer.attention.rfa_gaussian", "RfaGaussian"),
+    "rfa_arccos": ("cosformer.attention.rfa_arccos", "RfaArccos"),
+    "rfa_gate_gaussian": ("cosformer.attention.rfa_gate_gaussian", "RfaGateGaussian"),
+    "rfa_gate_arccos": ("cosformer.attention.rfa_gate_arccos", "RfaGateArccos"),
+    "rotary_linear": ("cosformer.attention.rotary_linear", "RotaryLinear"),
+    "spe": ("cosformer.attention.spe", "Spe"),
     "local": ("cosformer.attention.local", "Local"),
     "longformer": ("cosformer.attention.longformer", "Longformer"),
     "sparse": ("cosformer.attention.sparse", "Sparse"),

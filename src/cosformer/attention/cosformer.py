@@ -1,0 +1,30 @@
+"""cosFormer: ReLU features, re-weighted by the cosine of the distance."""
+
+from torch import Tensor
+
+from cosformer.attention.base import Attention, Traits
+from cosformer.ops.operator import cosformer_attention
+from cosformer.ops.state import LinearState
+
+
+class Cosformer(Attention):
+    """Weights ``relu(q_i).relu(k_j) cos(pi/2 (i - j) / max_len)``, normalised by their sum (Qin et al. 2022).
+
+    ``max_len`` is the paper's M: it sets how far the cosine reaches, so it is a setting of the model, not of a call.
+    """
+
+    traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
+        self.check(q, k, v, key_mask)
+        return cosformer_attention(q, k, v, causal=self.causal, max_len=self.max_len, key_mask=key_mask)
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, LinearState]:
+        """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
+        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        return cosformer_attention(
+            q, k, v, causal=True, max_len=self.max_len, key_mask=key_mask, state=state, return_state=True
+        )

@@ -1,0 +1,98 @@
+"""What the feature-map attentions share: weights are products of features, so time and memory are linear in the length."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cosformer.attention.base import Attention
+from cosformer.ops.linear import linear_attention
+from cosformer.ops.problem import accumulator
+from cosformer.ops.state import LinearState
+
+
+class FeatureMap(Attention):
+    """``o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)``, by the kernels of the operator.
+
+    A subclass says what phi is: :meth:`phi` where queries and keys have the same map and positions do not matter,
+    :meth:`features` otherwise. Masked keys are left out after the map, so they leave numerator and denominator.
+    """
+
+    normaliser: ClassVar[str] = "clamp"  # what becomes of the row sum, see linear_attention
+    eps: ClassVar[float] = 1e-6
+    relu: ClassVar[bool] = False  # ReLU on both features inside the kernel, which saves writing them
+
+    def phi(self, x: Tensor) -> Tensor:
+        """x [B,H,N,D] -> features [B,H,N,F]."""
+        raise NotImplementedError(f"{type(self).__name__} must define phi or features")
+
+    def features(self, q: Tensor, k: Tensor, *, first: int, fresh: bool) -> tuple[Tensor, Tensor]:
+        """q [B,H,N,D], k [B,H,S,D] -> fq [B,H,N,F], fk [B,H,S,F].
+
+        ``first`` is the position of the first query and key. ``fresh``: maps that draw new random numbers for every
+        training call do so; otherwise they use the ones in their buffers.
+        """
+        return self.phi(q), self.phi(k)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
+        self.check(q, k, v, key_mask)
+        # autocast would take the projections inside the maps to half precision
+        with torch.autocast(q.device.type, enabled=False):
+            fq, fk = self.features(q, k, first=0, fresh=self.training)
+            return self.attend(fq, fk, v, None, key_mask)[0]
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, LinearState]:
+        """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state).
+
+        Random maps always use the numbers in their buffers here: the pieces of a sequence must share them.
+        """
+        first = 0 if state is None else state.seen
+        self.check_extend(q, k, v, key_mask, first)
+        with torch.autocast(q.device.type, enabled=False):
+            fq, fk = self.features(q, k, first=first, fresh=False)
+            if state is not None:
+                check_state(state, fk, v)
+            out, state = self.attend(fq, fk, v, state, key_mask, return_state=True)
+        assert state is not None
+        return out, state
+
+    def attend(
+        self,
+        fq: Tensor,
+        fk: Tensor,
+        v: Tensor,
+        state: LinearState | None,
+        key_mask: Tensor | None,
+        return_state: bool = False,
+    ) -> tuple[Tensor, LinearState | None]:
+        """Features and values -> (out, state or None); out is in the dtype of v, the sums in that of the features."""
+        result = linear_attention(
+            fq,
+            fk,
+            v.to(fq.dtype),
+            causal=self.causal,
+            key_mask=key_mask,
+            state=state,
+            return_state=return_state,
+            relu=self.relu,
+            normaliser=self.normaliser,
+            eps=self.eps,
+        )
+        out, state = result if return_state else (result, None)
+        return out.to(v.dtype), state
+
+
+def widen(x: Tensor) -> Tensor:
+    """In float32 at least: exponentials, sines and cosines of half-precision arguments have no correct digits."""
+    return x.to(accumulator(x.dtype))
+
+
+def check_state(state: LinearState, fk: Tensor, v: Tensor) -> None:
+    """Raise when ``state`` belongs to other sizes than the next piece."""
+    batch, heads, _, features = fk.shape
+    expected = (batch, heads, features, v.shape[-1])
+    if state.kv.shape != expected:
+        raise ValueError(f"state holds {tuple(state.kv.shape)}; the next tokens need [B, H, F, E] = {list(expected)}")

@@ -1,0 +1,61 @@
+"""Random feature attention with a gate: the sums forget, at a speed learned from the tokens."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cosformer.attention.rfa import RandomFeatures
+from cosformer.ops.gated import gated_attention
+from cosformer.ops.state import LinearState
+
+
+class GatedRandomFeatures(RandomFeatures):
+    """``S_t = g_t S_(t-1) + (1 - g_t) phi(k_t) v_t^T``, z_t likewise, ``o_t = phi(q_t) S_t / phi(q_t).z_t``.
+
+    ``g_t = sigmoid(w.k_t + b)``, one number for each head; w and b are learned. The paper's gate reads the layer's
+    input; a mechanism of this library sees its linear image k. At a masked key g is 1: the sums pass unchanged.
+    Causal only, computed chunk by chunk in linear time.
+    """
+
+    eps = 1e-12  # small gates make small sums; their ratio is as good as that of large ones
+
+    def __init__(
+        self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, num_features: int, seed: int
+    ) -> None:
+        if not causal:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} is a recurrence from left to right and has no other form; build it with causal=True"
+            )
+        sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_len": max_len}
+        super().__init__(**sizes, causal=causal, num_features=num_features, seed=seed)
+        self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1).uniform_(-1, 1) * head_dim**-0.5)
+        self.gate_bias = nn.Parameter(torch.zeros(num_heads, 1))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
+        self.check(q, k, v, key_mask)
+        return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, LinearState]:
+        """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
+        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        return self._gated(q, k, v, state, key_mask, fresh=False)
+
+    def _gated(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, fresh: bool
+    ) -> tuple[Tensor, LinearState]:
+        with torch.autocast(q.device.type, enabled=False):
+            fq, fk = self.features(q, k, first=0, fresh=fresh)
+            logit = (k.to(fk.dtype) @ self.gate_weight.to(fk.dtype)).squeeze(-1) + self.gate_bias.to(fk.dtype)
+            log_keep, write = F.logsigmoid(logit), logit.neg().sigmoid()  # log g and 1 - g, each without cancellation
+            if key_mask is not None:
+                log_keep = log_keep.masked_fill(~key_mask[:, None], 0)
+                write = write.masked_fill(~key_mask[:, None], 0)
+                fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
+            out, state = gated_attention(
+                fq, fk * write[..., None], v.to(fq.dtype), log_keep, state, normaliser=self.normaliser, eps=self.eps
+            )
+        return out.to(v.dtype), state
