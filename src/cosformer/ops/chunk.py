@@ -17,6 +17,9 @@ from cosformer.ops.problem import Problem, accumulator
 
 FP16_MAX = 65504.0
 
+# cos [n,1], sin [n,1] and both [n,2] of the positions of a chunk; empty without angles
+Angles = tuple[Tensor, Tensor, Tensor]
+
 
 class Chunk:
     """Buffers for ``n`` positions of ``heads`` key heads, each with ``groups`` query heads (``rows = groups * n``)."""
@@ -32,24 +35,33 @@ class Chunk:
         self.e, self.p, self.split = e, p, (heads, groups, n, -1)
         self.q, self.k, self.v = new(heads, rows, d), new(heads, n, d), new(heads, n, e)
         self.vv, self.y, self.o = new(heads, n, x), new(heads, rows, x), new(heads, rows, e)
+        # views are made once: slicing costs as much as a small kernel
+        self.kt = self.k.mT
+        self.q_heads, self.y_heads, self.o_heads = self.by_head(self.q), self.by_head(self.y), self.by_head(self.o)
+        self.y_parts, self.vv_parts = self.parts(self.y_heads), self.parts(self.vv)
         if p.causal:
             self.w = new(heads, rows, n)
+            self.w_heads = self.by_head(self.w)
             self.weight = pair_weight(n, n, causal=True, q_len=p.q_len, k_len=p.k_len, dtype=dtype, device=device)
 
     def by_head(self, x: Tensor) -> Tensor:
         """``[h, rows, ...] -> [h, groups, n, ...]``, a view."""
         return x.view(self.split)
 
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Views of the columns of ``[x_1 | x_2 | x_3 x_4]``, or of ``[x_1 | x_3]`` without angles."""
+        return x.split((self.e, self.e, 2) if self.p.q_len else (self.e, 1), dim=-1)
+
     def load_queries(self, q: Tensor) -> None:
         """``q [h, groups, n, D]`` -> features."""
-        self._load(self.by_head(self.q), q)
+        self._load(self.q_heads, q)
 
-    def load_keys(self, k: Tensor, v: Tensor, hidden: Tensor | None, cs: Tensor) -> Tensor:
+    def load_keys(self, k: Tensor, v: Tensor, hidden: Tensor | None, angles: Angles) -> Tensor:
         """``k [h, n, D]`` -> features, zero where ``hidden``; ``v`` -> ``vv``. Returns v in the accumulator's dtype."""
         self._load(self.k, k)
         if hidden is not None:
             self.k.masked_fill_(hidden, 0)
-        self.expand(self.vv, v, None, cs)
+        self.expand(self.vv_parts, v, None, angles)
         return v if v.dtype == self.v.dtype and v.stride(-1) == 1 else self.v.copy_(v)
 
     def _load(self, into: Tensor, x: Tensor) -> None:
@@ -58,49 +70,42 @@ class Chunk:
         else:
             into.copy_(x)
 
-    def expand(self, into: Tensor, x: Tensor, last: Tensor | None, cs: Tensor) -> None:
+    def expand(self, into: tuple[Tensor, ...], x: Tensor, last: Tensor | None, angles: Angles) -> None:
         """``[x c | x s | last c | last s]``, or ``[x | last]`` without angles; ``last`` None stands for ones."""
-        e = self.e
+        cos, sin, both = angles
         if not self.p.q_len:
-            into[..., :e].copy_(x)
-            into[..., e:].copy_(torch.ones_like(x[..., :1]) if last is None else last)
+            into[0].copy_(x)
+            into[1].fill_(1) if last is None else into[1].copy_(last)
             return
-        torch.mul(x, cs[:, :1], out=into[..., :e])
-        torch.mul(x, cs[:, 1:], out=into[..., e : 2 * e])
-        if last is None:
-            into[..., 2 * e :].copy_(cs)
-        else:
-            torch.mul(last, cs, out=into[..., 2 * e :])
+        torch.mul(x, cos, out=into[0])
+        torch.mul(x, sin, out=into[1])
+        into[2].copy_(both) if last is None else torch.mul(last, both, out=into[2])
 
     def scores(self) -> Tensor:
         """``w = (q' k'^T) * cosine``, zero above the diagonal, ``[h, rows, n]``."""
-        torch.bmm(self.q, self.k.mT, out=self.w)
-        self.by_head(self.w).mul_(self.weight)
+        torch.bmm(self.q, self.kt, out=self.w)
+        self.w_heads.mul_(self.weight)
         return self.w
 
-    def row_sums(self, cs: Tensor) -> Tensor:
+    def row_sums(self, angles: Angles) -> Tensor:
         """den of ``y = q' A``, ``[h, groups, n, 1]``."""
-        y = self.by_head(self.y)
-        return (y[..., 2 * self.e :] * cs).sum(-1, keepdim=True) if self.p.q_len else y[..., self.e :].clone()
+        last = self.y_parts[-1]
+        return (last * angles[2]).sum(-1, keepdim=True) if self.p.q_len else last.clone()
 
-    def add_rows(self, into: Tensor, y: Tensor, cs: Tensor) -> Tensor:
+    def add_rows(self, into: Tensor, parts: tuple[Tensor, ...], angles: Angles) -> Tensor:
         """``into += y_1 c + y_2 s``, or ``y_1`` without angles."""
-        e = self.e
         if not self.p.q_len:
-            return into.add_(y[..., :e])
-        return into.addcmul_(y[..., :e], cs[:, :1]).addcmul_(y[..., e : 2 * e], cs[:, 1:])
+            return into.add_(parts[0])
+        return into.addcmul_(parts[0], angles[0]).addcmul_(parts[1], angles[1])
 
-    def scaled_rows(self, factor: Tensor, cs: Tensor, into: Tensor) -> None:
-        """``into = factor * (y_1 c + y_2 s)`` in two passes: what non-causal rows need."""
-        y, e = self.by_head(self.y), self.e
+    def scaled_rows(self, factor: Tensor, angles: Angles, into: Tensor) -> None:
+        """``into = factor * (y_1 c + y_2 s)``: what non-causal rows need."""
         if not self.p.q_len:
-            torch.mul(y[..., :e], factor, out=into)
+            torch.mul(self.y_parts[0], factor, out=into)
             return
-        factors = factor * cs
-        o = self.by_head(self.o)
-        torch.mul(y[..., :e], factors[..., :1], out=o)
-        torch.addcmul(o, y[..., e : 2 * e], factors[..., 1:], out=o)
-        into.copy_(o)
+        torch.mul(self.y_parts[0], factor * angles[0], out=self.o_heads)
+        self.o_heads.addcmul_(self.y_parts[1], factor * angles[1])
+        into.copy_(self.o_heads)
 
     def store_gradient(self, grad: Tensor, x: Tensor, hidden: Tensor | None, into: Tensor) -> None:
         """Gradient of the features ``x`` -> gradient of the input, in its dtype; float16 saturates, never inf."""

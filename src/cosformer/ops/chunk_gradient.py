@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cosformer.ops.chunk import Chunk, store
+from cosformer.ops.chunk import Angles, Chunk, store
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.problem import Problem
 
@@ -14,45 +14,49 @@ class ChunkGradient(Chunk):
     def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: Problem, like: Tensor) -> None:
         super().__init__(heads, groups, n, d, e, p, like)
         self.g, self.gg = torch.empty_like(self.o), torch.empty_like(self.y)
+        self.g_heads, self.gg_parts = self.by_head(self.g), self.parts(self.by_head(self.gg))
         self.dq, self.dk, self.dv = (torch.empty_like(x) for x in (self.q, self.k, self.v))
         self.ky = torch.empty_like(self.vv)
+        self.ky_parts = self.parts(self.ky)
         if p.causal:
             self.pair = torch.empty_like(self.w)
+            self.pair_heads = self.by_head(self.pair)
 
     def row_gradients(
-        self, g_out: Tensor, out: Tensor, den: Tensor, state: Tensor, values: Tensor | None, cs: Tensor
+        self, g_out: Tensor, out: Tensor, den: Tensor, state: Tensor, values: Tensor | None, angles: Angles
     ) -> Tensor:
         """g = dL/dnum into ``g``, ``[g c | g s | b c | b s]`` into ``gg``; returns b = dL/dden ``[h, rows, 1]``."""
         normaliser, eps = NORMALISERS[self.p.normaliser], self.p.eps
         divisor = normaliser.divisor(den, eps)
-        g = self.by_head(self.g)
+        g = self.g_heads
         torch.div(g_out, divisor, out=g)
         if out.dtype != self.o.dtype:
             # a rounded output would put its error into every dL/dden: compute these rows again
-            out = self._rows(state, values, cs).div_(divisor)
+            out = self._rows(state, values, angles).div_(divisor)
         b = (g * out).sum(-1, keepdim=True).mul_(normaliser.slope(den, eps)).neg_()
-        self.expand(self.by_head(self.gg), g, b, cs)
+        self.expand(self.gg_parts, g, b, angles)
         return b.view(*self.g.shape[:2], 1)
 
-    def _rows(self, state: Tensor, values: Tensor | None, cs: Tensor) -> Tensor:
+    def _rows(self, state: Tensor, values: Tensor | None, angles: Angles) -> Tensor:
         if values is None:
             self.o.zero_()
         else:
             torch.bmm(self.w, values, out=self.o)
         torch.bmm(self.q, state, out=self.y)
-        return self.add_rows(self.by_head(self.o), self.by_head(self.y), cs)
+        return self.add_rows(self.o_heads, self.y_parts, angles)
 
     def query_gradients(self, state: Tensor, b: Tensor, values: Tensor | None, into: Tensor) -> None:
         """dq of the rows, into ``[h, groups, n, D]``; leaves dL/dw of causal pairs in ``pair``."""
         torch.bmm(self.gg, state.mT, out=self.dq)
         if values is not None:
             torch.bmm(self.g, values.mT, out=self.pair)
-            self.by_head(self.pair.add_(b)).mul_(self.weight)
+            self.pair.add_(b)
+            self.pair_heads.mul_(self.weight)
             self.dq.baddbmm_(self.pair, self.k)
         self.store_gradient(self.dq, self.q, None, into)
 
     def key_gradients(
-        self, grad: Tensor, hidden: Tensor | None, cs: Tensor, dk: Tensor, dv: Tensor, pairs: bool
+        self, grad: Tensor, hidden: Tensor | None, dk: Tensor, dv: Tensor, angles: Angles, *, pairs: bool
     ) -> None:
         """dk and dv of the keys, into ``[h, n, D]`` and ``[h, n, E]``; ``pairs``: rows of this chunk see them too."""
         torch.bmm(self.vv, grad.mT, out=self.dk)
@@ -63,4 +67,4 @@ class ChunkGradient(Chunk):
         else:
             self.dv.zero_()
         self.store_gradient(self.dk, self.k, hidden, dk)
-        store(self.add_rows(self.dv, self.ky, cs), dv)
+        store(self.add_rows(self.dv, self.ky_parts, angles), dv)

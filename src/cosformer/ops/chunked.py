@@ -6,14 +6,14 @@ cost more than the arithmetic.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-
-from typing import Generic, TypeVar
+from itertools import pairwise, repeat
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables
-from cosformer.ops.chunk import Chunk, pack_state, unpack_state
+from cosformer.ops.chunk import Angles, Chunk, pack_state, unpack_state
 from cosformer.ops.chunk_gradient import ChunkGradient
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.problem import Problem, accumulator, new_output
@@ -86,43 +86,49 @@ def backward(
 
 def _spans(cu_seqlens: Tensor) -> Iterator[slice]:
     ends = cu_seqlens.tolist()
-    return (slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True) if a < b)
+    return (slice(a, b) for a, b in pairwise(ends) if a < b)
 
 
 class _Plan(Generic[AnyChunk]):
-    """How one sequence is cut: chunks of positions, blocks of heads, and the angles of every position."""
+    """How one sequence is cut: chunks of positions, blocks of heads, and the angles of every chunk."""
 
     def __init__(self, kind: type[AnyChunk], q: Tensor, k: Tensor, v: Tensor, p: Problem) -> None:
-        self.n, self.s, self.d, self.e = q.shape[2], k.shape[2], q.shape[3], v.shape[3]
-        self.groups = q.shape[1] // k.shape[1]
+        n, s, d = q.shape[2], k.shape[2], q.shape[3]
+        self.groups, self.step = q.shape[1] // k.shape[1], chunk_length(d)
+        self.kind, self.sizes, self.p, self.like = kind, (d, v.shape[3]), p, q
         # keys that every row of this call sees as state: all of them, or those before the first causal query
-        self.lead = self.s - self.n if p.causal else self.s
-        self.kind, self.p, self.like = kind, p, q
-        self.q_angles, self.k_angles = (
-            self._angles(p.q_first, self.n, p.q_len),
-            self._angles(p.k_first, self.s, p.k_len),
-        )
+        self.lead = s - n if p.causal else s
+        self.q_angles = self._angles(p.q_first, n, p.q_len)
+        self.lead_angles = self._angles(p.k_first, self.lead, p.k_len)
         self.made: dict[tuple[int, int], AnyChunk] = {}
 
-    def _angles(self, first: int | Tensor, count: int, length: int) -> Tensor:
+    def _angles(self, first: int | Tensor, count: int, length: int) -> list[Angles]:
         if not length:
-            return self.like.new_empty(count, 0)
-        return torch.stack(angle_tables(first, count, length, accumulator(self.like.dtype), self.like.device), dim=-1)
+            empty = self.like.new_empty(0)
+            return [(empty, empty, empty)] * -(-count // self.step)
+        tables = angle_tables(first, count, length, accumulator(self.like.dtype), self.like.device)
+        both = torch.stack(tables, dim=-1)
+        pieces = [x.split(self.step) for x in (both[:, :1], both[:, 1:], both)]
+        return list(zip(*pieces, strict=True)) if count else []
 
-    def cuts(self, count: int) -> list[slice]:
-        """Chunks of positions ``0 .. count-1``."""
-        step = chunk_length(self.d)
-        return [slice(i, min(i + step, count)) for i in range(0, count, step)]
+    def cut(self, x: Tensor | None, dim: int) -> Sequence[Any]:
+        """Views of the chunks of ``x`` along ``dim``; Nones for None, nothing for nothing."""
+        if x is None:
+            return repeat(None)
+        return x.split(self.step, dim) if x.shape[dim] else ()
 
-    def chunk(self, heads: int, at: slice) -> AnyChunk:
-        n = at.stop - at.start
+    def chunk(self, heads: int, n: int) -> AnyChunk:
+        """Buffers for ``n`` positions of ``heads`` key heads."""
         if (heads, n) not in self.made:
-            self.made[heads, n] = self.kind(heads, self.groups, n, self.d, self.e, self.p, self.like)
+            self.made[heads, n] = self.kind(heads, self.groups, n, *self.sizes, self.p, self.like)
         return self.made[heads, n]
 
-    def keys_of(self, at: slice) -> slice:
-        """The keys at the positions of causal rows ``at``."""
-        return slice(self.lead + at.start, self.lead + at.stop)
+    def split_keys(self, *tensors: Tensor | None) -> tuple[list[Any], list[Any]]:
+        """Chunks of ``[h, S, ...]`` tensors, zipped: those of the leading keys, and those beside causal rows."""
+        lead = [None if x is None else x[:, : self.lead] for x in tensors]
+        rest = [None if x is None else x[:, self.lead :] for x in tensors]
+        before, beside = (list(zip(*(self.cut(x, 1) for x in half), strict=False)) for half in (lead, rest))
+        return before, beside
 
     def blocks(self, *tensors: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
         """Selectors of a few heads at a time: each cuts ``[B, Hk, ...]`` to a view ``[h, ...]``."""
@@ -136,11 +142,11 @@ class _Plan(Generic[AnyChunk]):
                 for h in range(0, key_heads, step):
                     yield lambda x, b=b, h=h: x[b, h : h + step]
 
-    def absorb(self, k: Tensor, v: Tensor, hidden: Tensor | None, at: slice, state: Tensor) -> None:
-        """Add the keys ``at`` to the state."""
-        c = self.chunk(k.shape[0], at)
-        c.load_keys(k[:, at], v[:, at], _cut(hidden, at), self.k_angles[at])
-        state.baddbmm_(c.k.mT, c.vv)
+    def absorb(self, k: Tensor, v: Tensor, hidden: Tensor | None, angles: Angles, state: Tensor) -> None:
+        """Add one chunk of keys to the state."""
+        c = self.chunk(k.shape[0], k.shape[1])
+        c.load_keys(k, v, hidden, angles)
+        state.baddbmm_(c.kt, c.vv)
 
 
 def _mergeable(x: Tensor) -> bool:
@@ -150,10 +156,6 @@ def _mergeable(x: Tensor) -> bool:
 def _hidden(key_mask: Tensor | None, key_heads: int) -> Tensor | None:
     """``[B,S]``, True = keep -> ``[B,Hk,S,1]``, True = leave out."""
     return None if key_mask is None else (~key_mask)[:, None, :, None].repeat(1, key_heads, 1, 1)
-
-
-def _cut(hidden: Tensor | None, at: slice) -> Tensor | None:
-    return None if hidden is None else hidden[:, at]
 
 
 def _forward_sequence(
@@ -173,28 +175,26 @@ def _forward_sequence(
     q, out, den = (x.unflatten(1, (k.shape[1], -1)) for x in (q, out, den[..., None]))
     hidden = _hidden(key_mask, k.shape[1])
     for take in plan.blocks(q, k, v, out, den, kv, z):
-        qs, ks, vs, outs, dens = (take(x) for x in (q, k, v, out, den))
-        hides = None if hidden is None else take(hidden)
+        before, beside = plan.split_keys(take(k), take(v), None if hidden is None else take(hidden))
+        rows = zip(*(plan.cut(take(x), 2) for x in (q, out, den)), plan.q_angles, strict=True)
         state = pack_state(take(kv), take(z), p)
-        for at in plan.cuts(plan.lead):
-            plan.absorb(ks, vs, hides, at, state)
-        for at in plan.cuts(plan.n):
-            c, cs = plan.chunk(ks.shape[0], at), plan.q_angles[at]
-            c.load_queries(qs[:, :, at])
+        for key, angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(*key, angles, state)
+        for i, (q_rows, out_rows, den_rows, angles) in enumerate(rows):
+            c = plan.chunk(state.shape[0], q_rows.shape[2])
+            c.load_queries(q_rows)
             torch.bmm(c.q, state, out=c.y)
-            total = c.row_sums(cs)
-            if not p.causal:
-                dens[:, :, at] = total
-                c.scaled_rows(divisor(total, p.eps).reciprocal_(), cs, outs[:, :, at])
-                continue
-            here = plan.keys_of(at)
-            values = c.load_keys(ks[:, here], vs[:, here], _cut(hides, here), plan.k_angles[here])
-            total += c.by_head(c.scores().sum(-1, keepdim=True))
-            dens[:, :, at] = total
-            torch.bmm(c.w, values, out=c.o)
-            o = c.add_rows(c.by_head(c.o), c.by_head(c.y), cs)
-            torch.div(o, divisor(total, p.eps), out=outs[:, :, at])
-            state.baddbmm_(c.k.mT, c.vv)
+            total = c.row_sums(angles)
+            if p.causal:
+                values = c.load_keys(*beside[i], angles)
+                total += c.by_head(c.scores().sum(-1, keepdim=True))
+                torch.bmm(c.w, values, out=c.o)
+                c.add_rows(c.o_heads, c.y_parts, angles)
+                torch.div(c.o_heads, divisor(total, p.eps), out=out_rows)
+                state.baddbmm_(c.kt, c.vv)
+            else:
+                c.scaled_rows(divisor(total, p.eps).reciprocal_(), angles, out_rows)
+            den_rows.copy_(total)
         unpack_state(state, take(kv), take(z), p)
 
 
@@ -219,35 +219,34 @@ def _backward_sequence(
     plan = _Plan(ChunkGradient, q, k, v, p)
     q, g_out, out, den, dq = (x.unflatten(1, (k.shape[1], -1)) for x in (q, g_out, out, den[..., None], dq))
     hidden = _hidden(key_mask, k.shape[1])
-    cuts = plan.cuts(plan.n)
     for take in plan.blocks(q, k, v, g_out, out, den, dq, dk, dv, kv, z, dkv, dz):
-        qs, gs, outs, dens, dqs = (take(x) for x in (q, g_out, out, den, dq))
-        ks, vs, dks, dvs = (take(x) for x in (k, v, dk, dv))
-        hides = None if hidden is None else take(hidden)
+        keys = [take(k), take(v), None if hidden is None else take(hidden), take(dk), take(dv)]
+        before, beside = plan.split_keys(*keys)
+        rows = list(zip(*(plan.cut(take(x), 2) for x in (q, g_out, out, den, dq)), plan.q_angles, strict=True))
         state, grad = pack_state(take(kv), take(z), p), pack_state(take(dkv), take(dz), p)
-        for at in plan.cuts(plan.lead):
-            plan.absorb(ks, vs, hides, at, state)
-        states: Sequence[Tensor] = [state] * len(cuts)
+        for key, angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(*key[:3], angles, state)
+        states: Sequence[Tensor] = [state] * len(rows)
         if p.causal:
             # what the rows of each chunk saw; recomputed forwards, because subtracting keys again would lose digits
-            states = state.new_empty(len(cuts), *state.shape).unbind()
-            for before, at in zip(states, cuts, strict=True):
-                before.copy_(state)
-                plan.absorb(ks, vs, hides, plan.keys_of(at), state)
-        for before, at in zip(reversed(states), reversed(cuts), strict=True):
-            c, cs, values = plan.chunk(ks.shape[0], at), plan.q_angles[at], None
-            c.load_queries(qs[:, :, at])
+            states = state.new_empty(len(rows), *state.shape).unbind()
+            for seen, key, row in zip(states, beside, rows, strict=True):
+                seen.copy_(state)
+                plan.absorb(*key[:3], row[-1], state)
+        for i in reversed(range(len(rows))):
+            q_rows, g_rows, out_rows, den_rows, dq_rows, angles = rows[i]
+            c, values = plan.chunk(state.shape[0], q_rows.shape[2]), None
+            c.load_queries(q_rows)
             if p.causal:
-                here = plan.keys_of(at)
-                values = c.load_keys(ks[:, here], vs[:, here], _cut(hides, here), plan.k_angles[here])
+                values = c.load_keys(*beside[i][:3], angles)
                 c.scores()
-            b = c.row_gradients(gs[:, :, at], outs[:, :, at], dens[:, :, at], before, values, cs)
-            c.query_gradients(before, b, values, dqs[:, :, at])
+            b = c.row_gradients(g_rows, out_rows, den_rows, states[i], values, angles)
+            c.query_gradients(states[i], b, values, dq_rows)
             if p.causal:
-                c.key_gradients(grad, _cut(hides, here), plan.k_angles[here], dks[:, here], dvs[:, here], pairs=True)
+                c.key_gradients(grad, *beside[i][2:], angles, pairs=True)
             grad.baddbmm_(c.q.mT, c.gg)
-        for at in plan.cuts(plan.lead):
-            c, cs = plan.chunk(ks.shape[0], at), plan.k_angles[at]
-            c.load_keys(ks[:, at], vs[:, at], _cut(hides, at), cs)
-            c.key_gradients(grad, _cut(hides, at), cs, dks[:, at], dvs[:, at], pairs=False)
+        for (k_piece, v_piece, hide, dk_piece, dv_piece), angles in zip(before, plan.lead_angles, strict=True):
+            c = plan.chunk(k_piece.shape[0], k_piece.shape[1])
+            c.load_keys(k_piece, v_piece, hide, angles)
+            c.key_gradients(grad, hide, dk_piece, dv_piece, angles, pairs=False)
         unpack_state(grad, take(dkv), take(dz), p)

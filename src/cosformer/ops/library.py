@@ -1,4 +1,4 @@
-"""The chunked kernels as torch operators, so that autograd, torch.compile, torch.export and vmap see one node.
+"""The linear kernels as torch operators, so that torch.compile, torch.export and vmap see one node each.
 
 ``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of :class:`Problem` one by one. ``start`` is a
 scalar tensor added to both first positions: what a compiled graph knows of the state's position.
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.backends import kernel
-from cosformer.ops.dense import dense_forward, dense_state
 from cosformer.ops.problem import Problem, accumulator, new_output
 
 _LIBRARY = torch.library.Library("cosformer", "DEF")
@@ -24,10 +23,10 @@ _LIBRARY.define(
     f"linear_backward(Tensor g_out, Tensor g_kv, Tensor g_z, {_INPUTS}, Tensor out, Tensor den, {_PROBLEM})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-_SCALARS = 10  # fields of _PROBLEM
+SCALARS = 10  # fields of _PROBLEM
 
 
-def _problem(
+def problem_of(
     start: Tensor | None, relu: bool, causal: bool, q_first: int, k_first: int, *rest: Any
 ) -> tuple[Problem, str]:
     *settings, backend = rest
@@ -46,13 +45,13 @@ def _forward(
     cu_seqlens: Tensor | None,
     *scalars: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem, backend = _problem(*scalars)
+    problem, backend = problem_of(*scalars)
     return kernel(backend).forward(q, k, v, kv, z, key_mask, cu_seqlens, problem)
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    tensors, scalars = args[:-_SCALARS], args[-_SCALARS:]
-    problem, backend = _problem(*scalars)
+    tensors, scalars = args[:-SCALARS], args[-SCALARS:]
+    problem, backend = problem_of(*scalars)
     return kernel(backend).backward(*tensors, problem)
 
 
@@ -80,57 +79,6 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     return dq, dk, dv, torch.empty_like(g_kv), torch.empty_like(g_z)
-
-
-def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, start = inputs[:8]
-    ctx.save_for_backward(*tensors, start, *output[:2])
-    ctx.scalars = inputs[8:]
-
-
-def _first_derivative(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:
-    # den is an intermediate result: no caller of the operator sees it, so g_den is always zero
-    *tensors, start, out, den = ctx.saved_tensors
-    dq, dk, dv, dkv, dz = torch.ops.cosformer.linear_backward(g_out, g_kv, g_z, *tensors, out, den, start, *ctx.scalars)
-    has_state = tensors[3] is not None
-    return dq, dk, dv, dkv if has_state else None, dz if has_state else None, None, None, *([None] * _SCALARS)
-
-
-def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    start = inputs[12]
-    ctx.save_for_backward(*inputs[:10], start)
-    ctx.scalars = inputs[13:]
-
-
-def _second_derivative(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    """Derivative of the backward pass, through the dense definition: O(N^2) memory."""
-    *inputs, key_mask, cu_seqlens, start = ctx.saved_tensors
-    problem, _ = _problem(start, *ctx.scalars)
-    with torch.enable_grad():
-        leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
-        weights, arguments = leaves[:3], leaves[3:]
-        acc = accumulator(arguments[0].dtype)
-        q, k, v, kv, z = (None if x is None else x.to(acc) for x in arguments)
-        out = dense_forward(q, k, v, kv, z, key_mask, cu_seqlens, problem).to(arguments[2].dtype)
-        # packed sequences leave no state behind
-        keep = 1.0 if cu_seqlens is None else 0.0
-        results = [out, *(x * keep for x in dense_state(k, v, kv, z, key_mask, problem))]
-        given = [x for x in arguments if x is not None]
-        first = torch.autograd.grad(
-            results, given, weights, create_graph=True, allow_unused=True, materialize_grads=True
-        )
-        pairs = [(f, g) for f, g in zip(first, grads, strict=False) if f.requires_grad]
-        known = [x for x in leaves if x is not None]
-        second = iter(torch.autograd.grad([f for f, _ in pairs], known, [g for _, g in pairs], allow_unused=True))
-    return (*(None if x is None else next(second) for x in leaves), *([None] * (4 + _SCALARS)))
-
-
-torch.library.register_autograd(
-    "cosformer::linear_forward", _first_derivative, setup_context=_save_forward, lib=_LIBRARY
-)
-torch.library.register_autograd(
-    "cosformer::linear_backward", _second_derivative, setup_context=_save_backward, lib=_LIBRARY
-)
 
 
 def _fold(x: Any, dim: int | None, size: int) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import cosformer.ops.library  # noqa: F401  (registers the operators)
 from cosformer.ops import backends
 from cosformer.ops.chunk import FP16_MAX
 from cosformer.ops.dense import dense_attention, dense_forward, dense_state
 from cosformer.ops.factored import factored_attention
+from cosformer.ops.gradient import LinearKernel
 from cosformer.ops.library import check_room
 from cosformer.ops.normaliser import check_normaliser
 from cosformer.ops.problem import Problem, accumulator
@@ -111,8 +111,7 @@ def _compute(
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
-        operator = torch.ops.cosformer.linear_forward
-        out, _, kv, z = operator(q, k, v, kv, z, key_mask, cu_seqlens, start, *p, backend)
+        out, _, kv, z = LinearKernel.apply(q, k, v, kv, z, key_mask, cu_seqlens, start, *p, backend)  # pyright: ignore
         return out, kv, z
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
@@ -147,10 +146,6 @@ class _SaturatingWiden(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return grad.clamp(-FP16_MAX, FP16_MAX).half()
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return tangent.float()
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""Autograd over the linear kernels: a backward pass of its own, and second derivatives through the definition."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.dense import dense_forward, dense_state
+from cosformer.ops.library import SCALARS, problem_of
+from cosformer.ops.problem import accumulator
+
+
+class LinearKernel(torch.autograd.Function):
+    """``(q, k, v, kv, z, key_mask, cu_seqlens, start, *settings) -> (out, den, kv, z)``.
+
+    Saves q, k, v, the incoming state, out and the row sums: O(N (D + E)). Forward mode is not defined and raises.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return torch.ops.cosformer.linear_forward(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        out, den, _, _ = output
+        ctx.mark_non_differentiable(den)
+        ctx.save_for_backward(*inputs[:8], out, den)
+        ctx.settings = inputs[8:]
+
+    @staticmethod
+    def backward(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:  # pyright: ignore
+        *tensors, start, out, den = ctx.saved_tensors
+        # a compiled graph has first derivatives only
+        compiling = torch.compiler.is_compiling()
+        run = torch.ops.cosformer.linear_backward if compiling else LinearKernelBackward.apply
+        dq, dk, dv, dkv, dz = run(g_out, g_kv, g_z, *tensors, out, den, start, *ctx.settings)  # pyright: ignore
+        state = tensors[3] is not None
+        return dq, dk, dv, dkv if state else None, dz if state else None, *[None] * (2 + SCALARS)
+
+
+class LinearKernelBackward(torch.autograd.Function):
+    """The backward pass as a function that can be differentiated once more, at O(N^2) memory."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        return torch.ops.cosformer.linear_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        # out and den are functions of the other inputs: the definition below accounts for them
+        ctx.save_for_backward(*inputs[:10], inputs[12])
+        ctx.settings = inputs[13:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        *inputs, key_mask, cu_seqlens, start = ctx.saved_tensors
+        p, _ = problem_of(start, *ctx.settings)
+        has_state = inputs[6] is not None
+        known = inputs if has_state else inputs[:6]
+
+        def definition(q: Tensor, k: Tensor, v: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            acc = accumulator(q.dtype)
+            kv, z = state if has_state else (None, None)
+            wide = v.to(acc)
+            out = dense_forward(q.to(acc), k.to(acc), wide, kv, z, key_mask, cu_seqlens, p)
+            kv, z = dense_state(k.to(acc), wide, kv, z, key_mask, p)
+            # packed sequences leave no state behind
+            return out.to(v.dtype), kv * (cu_seqlens is None), z * (cu_seqlens is None)
+
+        def first_derivative(g_out: Tensor, g_kv: Tensor, g_z: Tensor, *arguments: Tensor) -> Any:
+            return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))
+
+        second = torch.func.vjp(first_derivative, *known)[1](tuple(grads[: len(known) - 3]))
+        return *second, *[None] * (8 - len(known)), *[None] * (4 + SCALARS)
