@@ -1,1 +1,1 @@
-
+"""One transformer for every attention, at home in Hugging Face transformers."""

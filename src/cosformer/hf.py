@@ -1,0 +1,32 @@
+"""Meets Hugging Face transformers: importing this registers our models, and our attention for stock models."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
+
+from cosformer.models.causal_lm import CosformerForCausalLM
+from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
+from cosformer.models.config import CosformerConfig
+from cosformer.models.masked_lm import CosformerForMaskedLM
+from cosformer.models.state_cache import StateCache
+from cosformer.models.transformer import CosformerModel
+
+AutoConfig.register("cosformer", CosformerConfig, exist_ok=True)
+AutoModel.register(CosformerConfig, CosformerModel, exist_ok=True)
+AutoModelForCausalLM.register(CosformerConfig, CosformerForCausalLM, exist_ok=True)
+AutoModelForMaskedLM.register(CosformerConfig, CosformerForMaskedLM, exist_ok=True)
+AutoModelForSequenceClassification.register(CosformerConfig, CosformerForSequenceClassification, exist_ok=True)
+
+__all__ = [
+    "CosformerConfig",
+    "CosformerForCausalLM",
+    "CosformerForMaskedLM",
+    "CosformerForPairClassification",
+    "CosformerForSequenceClassification",
+    "CosformerModel",
+    "StateCache",
+]

@@ -1,0 +1,63 @@
+"""The model card written next to saved weights."""
+
+from pathlib import Path
+from typing import Any
+
+import cosformer
+
+
+def write_card(directory: Path, model_class: str, config: Any, parameters: int) -> None:
+    """Write ``README.md`` about a saved model; a README that is there already stays."""
+    path = directory / "README.md"
+    if path.exists() or not directory.is_dir():
+        return
+    attention = config.attention if isinstance(config.attention, str) else ", ".join(config.attention)
+    kind = "left to right" if config.is_decoder else "bidirectional"
+    rows = {
+        "class": f"`{model_class}`",
+        "attention": f"`{attention}`",
+        "attention options": f"`{config.attention_options}`" if config.attention_options else "defaults",
+        "direction": kind,
+        "layers / width / heads / feed-forward": (
+            f"{config.num_hidden_layers} / {config.hidden_size} / {config.num_attention_heads} / {config.intermediate_size}"
+        ),
+        "longest sequence": config.max_position_embeddings,
+        "vocabulary": config.vocab_size,
+        "parameters": f"{parameters:,}",
+        "saved with": f"cosformer {cosformer.__version__}",
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    path.write_text(
+        f"""---
+library_name: transformers
+tags:
+- cosformer
+- linear-attention
+---
+# A {kind} transformer with {attention} attention
+
+| | |
+|---|---|
+{table}
+
+Load it with the `cosformer` package installed (`pip install 'cosformer[hf]'`):
+
+```python
+import cosformer.hf
+from transformers import {AUTO_CLASSES.get(model_class, "AutoModel")}
+
+model = {AUTO_CLASSES.get(model_class, "AutoModel")}.from_pretrained("PATH")
+```
+
+Data, training and evaluation: not stated. Fill this in before sharing the model.
+""",
+        encoding="utf-8",
+    )
+
+
+AUTO_CLASSES = {
+    "CosformerModel": "AutoModel",
+    "CosformerForCausalLM": "AutoModelForCausalLM",
+    "CosformerForMaskedLM": "AutoModelForMaskedLM",
+    "CosformerForSequenceClassification": "AutoModelForSequenceClassification",
+}

@@ -1,0 +1,121 @@
+"""Left-to-right language model, with ``generate``."""
+
+import warnings
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationConfig
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from cosformer.models.adaptive import IGNORE, AdaptiveEmbedding, AdaptiveSoftmax
+from cosformer.models.config import CosformerConfig
+from cosformer.models.pretrained import CosformerPreTrainedModel
+from cosformer.models.state_cache import StateCache
+from cosformer.models.transformer import CosformerModel
+
+
+class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
+    """The transformer with a softmax over the vocabulary: plain and tied to the embeddings, or adaptive.
+
+    With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss needs
+    only the bands that the targets are in.
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__(config)
+        if not config.is_decoder:
+            raise ValueError("a causal language model needs is_decoder=True in its config; this one is an encoder's")
+        self.model = CosformerModel(config)
+        self.lm_head: nn.Module
+        if config.adaptive_cutoffs is None:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        else:
+            self._tied_weights_keys = {}  # the adaptive head has no word weights of its own
+            tails = len(config.adaptive_cutoffs)
+            self.lm_head = AdaptiveSoftmax(config.hidden_size, tails, dropout=config.adaptive_dropout)
+        self._told_recompute = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: StateCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts."""
+        body = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden = body.last_hidden_state
+        loss = logits = None
+        if isinstance(self.lm_head, AdaptiveSoftmax):
+            words = self.model.embeddings.tokens
+            assert isinstance(words, AdaptiveEmbedding)
+            if labels is None:
+                logits = self.lm_head.log_prob(_keep(hidden, logits_to_keep), words)
+            else:
+                total, count = self.lm_head.loss(hidden[:, :-1], labels[:, 1:], words)
+                divisor = kwargs.get("num_items_in_batch")
+                loss = total / (count if divisor is None else divisor)
+        else:
+            logits = self.lm_head(_keep(hidden, logits_to_keep))
+            if labels is not None:
+                if isinstance(logits_to_keep, Tensor) or logits_to_keep:
+                    raise ValueError("labels need every position's logits; call without logits_to_keep")
+                loss = self.loss_function(
+                    logits=logits, labels=labels, vocab_size=self.config.vocab_size, ignore_index=IGNORE, **kwargs
+                )
+        return CausalLMOutputWithPast(
+            loss=loss,  # pyright: ignore[reportArgumentType]
+            logits=logits,  # pyright: ignore[reportArgumentType]
+            past_key_values=body.past_key_values,
+            hidden_states=body.hidden_states,
+        )
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any
+    ) -> None:
+        """``generate`` asks for a cache here: ours are states, made by the attentions themselves."""
+        if generation_config.cache_implementation is not None:
+            raise ValueError(
+                f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; leave it out"
+            )
+        if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
+            return
+        if self.model.streaming:
+            model_kwargs["past_key_values"] = StateCache(self.config.num_hidden_layers)
+            return
+        generation_config.use_cache = False
+        if not self._told_recompute:
+            self._told_recompute = True
+            warnings.warn(
+                f"attention={self.config.attention!r} carries no state from token to token: every step of generate()"
+                " computes the whole sequence again",
+                stacklevel=4,
+            )
+
+
+def _keep(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """The positions whose logits are wanted: the last few, or those given, or all (0)."""
+    if isinstance(logits_to_keep, Tensor):
+        return hidden[:, logits_to_keep]
+    return hidden[:, -logits_to_keep:] if logits_to_keep else hidden

@@ -1,0 +1,69 @@
+"""From token ids to vectors: tokens, positions, token types, and the vector before the sequence."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from cosformer.models.adaptive import AdaptiveEmbedding
+from cosformer.models.config import CosformerConfig
+
+
+class Embeddings(nn.Module):
+    """Sum of token, position and token-type embeddings, then norm and dropout as the config says."""
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        pad = config.pad_token_id
+        if config.adaptive_cutoffs is None:
+            self.tokens = nn.Embedding(config.vocab_size, size, padding_idx=pad)
+        else:
+            cutoffs, factor = config.adaptive_cutoffs, config.adaptive_factor
+            self.tokens = AdaptiveEmbedding(config.vocab_size, size, cutoffs, factor=factor, padding_idx=pad)
+        self.scale = math.sqrt(size) if config.scale_embedding else 1.0
+        self.position_type, self.offset = config.position_embedding_type, config.position_offset
+        if self.position_type == "learned":
+            self.positions = nn.Embedding(config.max_position_embeddings + self.offset, size)
+        self.types = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.cls = nn.Parameter(torch.zeros(size)) if config.cls_token else None
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor, type_ids: Tensor | None
+    ) -> Tensor:
+        """ids ``[B,N]`` or vectors ``[B,N,C]``, positions ``[B or 1, N']`` with N' = N + 1 if there is a CLS vector -> ``[B,N',C]``."""
+        x = self.tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.scale != 1:
+            x = x * self.scale
+        if self.types is not None:
+            x = x + (self.types.weight[0] if type_ids is None else self.types(type_ids))
+        elif type_ids is not None and bool(type_ids.any()):
+            raise ValueError("token_type_ids given to a model without token types; build it with type_vocab_size")
+        if self.cls is not None:
+            x = torch.cat((self.cls.to(x.dtype).expand(x.shape[0], 1, -1), x), dim=1)
+        if self.position_type == "learned":
+            x = x + self.positions(position_ids + self.offset)
+        elif self.position_type == "sinusoidal":
+            x = x + sinusoids(position_ids, x.shape[-1], torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
+
+
+def sinusoids(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """int ``[..., N]`` -> ``[..., N, size]``: sine and cosine in turn, wavelengths from 2 pi to 20,000 pi."""
+    steps = torch.arange(0, size, 2, device=positions.device, dtype=dtype)
+    angles = positions.unsqueeze(-1) * torch.exp(steps * (-math.log(10_000.0) / size))
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :size]
+
+
+def positions_from_mask(attention_mask: Tensor | None, seen: int, length: int, device: torch.device) -> Tensor:
+    """Positions of the last ``length`` tokens, ``[B or 1, length]``: unmasked tokens are counted, so padding takes none.
+
+    ``attention_mask [B, seen + length]`` covers the tokens seen before; None: nothing is masked.
+    """
+    if attention_mask is None:
+        return torch.arange(seen, seen + length, device=device).unsqueeze(0)
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]

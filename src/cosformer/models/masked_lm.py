@@ -1,0 +1,76 @@
+"""Masked language model."""
+
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils.generic import can_return_tuple
+
+from cosformer.models.config import CosformerConfig
+from cosformer.models.pretrained import CosformerPreTrainedModel
+from cosformer.models.transformer import CosformerModel
+
+
+class MaskedLMHead(nn.Module):
+    """Linear, GELU, LayerNorm, then scores of every word: the embeddings' weights and a bias per word."""
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.words = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,N,C] -> [B,N,vocab_size]"""
+        return self.words(self.norm(F.gelu(self.dense(x))))
+
+
+class CosformerForMaskedLM(CosformerPreTrainedModel):
+    """The encoder with a head that guesses masked words."""
+
+    _tied_weights_keys: ClassVar[Any] = {"lm_head.words.weight": "model.embeddings.tokens.weight"}
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__(config)
+        if config.is_decoder:
+            raise ValueError("a masked language model looks both ways: it needs is_decoder=False in its config")
+        if config.cls_token:
+            raise ValueError("a masked language model has no use for cls_token=True; put a token into the text instead")
+        if config.adaptive_cutoffs is not None:
+            raise ValueError("adaptive_cutoffs belong to the causal language model; leave them out here")
+        self.model = CosformerModel(config)
+        self.lm_head = MaskedLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head.words
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head.words = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """``labels [B,N]``: the true ids at the masked places, -100 elsewhere."""
+        body = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        logits = self.lm_head(body.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)

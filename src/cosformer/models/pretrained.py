@@ -1,0 +1,118 @@
+"""What every model of the family shares: how it starts, is saved and is loaded."""
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from cosformer.attention.base import Attention
+from cosformer.models.adaptive import AdaptiveEmbedding
+from cosformer.models.card import write_card
+from cosformer.models.config import CosformerConfig
+from cosformer.models.embeddings import Embeddings
+from cosformer.nn.block import Block
+
+
+class Layer(GradientCheckpointingLayer, Block):
+    """A block that transformers can checkpoint."""
+
+
+class CosformerPreTrainedModel(PreTrainedModel):
+    """Base of the family: initial weights, saving with a model card, loading with checks."""
+
+    config: CosformerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config_class = CosformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[Any] = ["Layer", "Embeddings"]
+    _skip_keys_device_placement: ClassVar[Any] = ["past_key_values"]
+    _can_record_outputs: ClassVar[Any] = {"hidden_states": Layer}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        config = self.config
+        if isinstance(module, Attention):
+            # the mechanism's own parameters start as its paper says; those that came from a file are left alone
+            fresh = [p for p in module.parameters() if not getattr(p, "_is_hf_initialized", False)]
+            if fresh:
+                module.reset_parameters()  # pyright: ignore[reportCallIssue]
+        elif isinstance(module, AdaptiveEmbedding):
+            for band, projection in zip(module.bands, module.projections, strict=True):
+                _normal_rows(band, band.weight.shape[1] ** -0.5)  # pyright: ignore
+                init.xavier_uniform_(projection.weight)  # pyright: ignore[reportArgumentType]
+        elif isinstance(module, nn.Linear) and config.initializer == "xavier":
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, Embeddings):
+            if isinstance(module.tokens, nn.Embedding) and config.embedding_range is not None:
+                _normal_rows(module.tokens, config.embedding_range)
+            if module.cls is not None:
+                init.zeros_(module.cls)
+        else:
+            super()._init_weights(module)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        if attn_implementation not in (None, "eager"):
+            raise ValueError(
+                f"attn_implementation={attn_implementation!r} is for stock models; this model takes its attention from"
+                f" its config: attention={self.config.attention!r}"
+            )
+        return "eager"
+
+    @classmethod
+    def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike,
+        *args: Any,
+        config: PreTrainedConfig | str | os.PathLike | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """As transformers' own, but weights trained with one attention are refused under another."""
+        where = pretrained_model_name_or_path
+        if isinstance(config, PreTrainedConfig):
+            _check_same_attention(config, where)
+        try:
+            model = super().from_pretrained(where, *args, config=config, **kwargs)
+        except SafetensorError as error:
+            raise ValueError(
+                f"the weights in {where} cannot be read ({error}); the file is damaged or cut off"
+            ) from error
+        if config is None and isinstance(model, PreTrainedModel):
+            _check_same_attention(model.config, where)
+        return model  # pyright: ignore[reportReturnType]
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As transformers' own, and a model card (README.md) unless one is there."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            write_card(Path(save_directory), type(self).__name__, self.config, self.num_parameters())
+
+
+def _normal_rows(embedding: nn.Embedding, std: float) -> None:
+    if getattr(embedding.weight, "_is_hf_initialized", False):
+        return
+    init.normal_(embedding.weight, std=std)
+    if embedding.padding_idx is not None:
+        init.zeros_(embedding.weight[embedding.padding_idx])
+
+
+def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
+    saved, _ = CosformerConfig.get_config_dict(where)
+    if saved.get("model_type") != CosformerConfig.model_type:
+        raise ValueError(
+            f"{where} holds a model of type {saved.get('model_type')!r}, not {CosformerConfig.model_type!r}"
+        )
+    had = CosformerConfig.from_dict(saved)
+    if had.layer_attentions != config.layer_attentions or had.layer_options != config.layer_options:
+        raise ValueError(
+            f"the weights in {where} were trained with attention={had.attention!r} {had.attention_options or ''} and the"
+            f" config asks for {config.attention!r} {config.attention_options or ''}; to swap it on purpose, run"
+            " `cosformer convert`, or build the model and load the other's state dict into it"
+        )

@@ -1,0 +1,38 @@
+"""The position-wise feed-forward network of a transformer block."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function behind ``name``; an unknown name raises and lists the known ones."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"unknown activation {name!r}; known: {', '.join(sorted(ACTIVATIONS))}")
+    return ACTIVATIONS[name]
+
+
+class FeedForward(nn.Module):
+    """Widen, activate, narrow; ``dropout`` follows the activation."""
+
+    def __init__(self, hidden_size: int, inner_size: int, *, act: str = "gelu", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.widen = nn.Linear(hidden_size, inner_size)
+        self.narrow = nn.Linear(inner_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., C]"""
+        return self.narrow(self.dropout(self.act(self.widen(x))))
