@@ -19,9 +19,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "longformer": [{"window": 8}, {"window": 8, "num_global": 3}],
     "sparse": [
         {"stride": 8, "columns": 2},
-        {"stride": None},
         {"pattern": "strided", "stride": 8},
-        {"pattern": "strided", "stride": None},
+        {"pattern": "strided"},
     ],
     "bigbird": [{"block": 8}, {"block": 4, "num_random": 0}],
 }

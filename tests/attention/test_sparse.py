@@ -55,16 +55,13 @@ def test_it_is_the_dense_definition(causal, n, options, masked, masked_softmax_a
     )
 
 
-def test_defaults_are_the_papers():
-    attn = build(4096)
+def test_the_stride_balances_both_parts_of_long_sequences():
+    attn = build(512)
     assert (attn.pattern, attn.stride, attn.columns) == ("fixed", 128, 32)
-
-
-def test_the_balanced_stride_makes_both_parts_equally_large():
-    attn = build(8192, stride=None)
-    assert attn.stride == 512 and attn.columns * 8192 // attn.stride == 512
-    assert build(10_000, pattern="strided", stride=None).stride == 100
-    assert build(4, stride=None).stride == 32  # never narrower than its columns
+    assert build(8192).stride == 512  # and 32 columns of each of 16 blocks are 512 as well
+    assert build(10, columns=200).stride == 200  # never narrower than its columns
+    assert build(8192, pattern="strided").stride == 128
+    assert build(160_000, pattern="strided").stride == 400
 
 
 def test_wrong_options_raise():
@@ -81,7 +78,7 @@ def test_wrong_options_raise():
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_slower_than_the_square(causal, pattern, largest_tensor):
     def largest(n):
-        attn = build(n, causal, pattern=pattern, stride=None)
+        attn = build(n, causal, pattern=pattern)
         q, k, v = (torch.randn(2, 2, n, 8, requires_grad=True) for _ in range(3))
         return largest_tensor(lambda: attn(q, k, v, (torch.arange(n) < n - 100).expand(2, n)))
 

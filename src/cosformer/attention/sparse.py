@@ -19,13 +19,14 @@ class Sparse(Attention):
     * ``"strided"``: keys with |i - j| < l, and keys a multiple of l away.
 
     Causal: their part with j <= i, as in the paper. ``columns`` (32 unless given) belongs to "fixed" alone.
-    ``stride=None`` chooses the l that balances both sub-patterns at ``max_len``, which makes the cost N^1.5.
+    Unless given, l is 128, or more where that balances the two sub-patterns at ``max_len`` ("fixed": beyond 512 tokens,
+    "strided": beyond 16,384): with a constant l the cost would grow with N^2.
     """
 
     traits = Traits(
         paper="Child et al. 2019",
-        time="N (l + c N/l) D, N^1.5 for l ~ sqrt(N)",
-        memory="N D (1 + c N/l^2)",
+        time="N^1.5 D",
+        memory="N^1.5",
         causal=True,
         cross=False,
         streaming=False,
@@ -39,7 +40,7 @@ class Sparse(Attention):
         max_len: int,
         causal: bool,
         pattern: str = "fixed",
-        stride: int | None = 128,
+        stride: int | None = None,
         columns: int | None = None,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
@@ -49,7 +50,7 @@ class Sparse(Attention):
             raise ValueError(f"columns={columns} has no meaning in the strided pattern; leave it out")
         columns = 1 if pattern == "strided" else 32 if columns is None else columns
         if stride is None:
-            stride = max(columns, math.isqrt(columns * max_len))
+            stride = max(128, columns, math.isqrt(columns * max_len))
         if not 1 <= columns <= stride:
             raise ValueError(f"columns={columns}, stride={stride}; need 1 <= columns <= stride")
         self.pattern, self.stride, self.columns = pattern, stride, columns
