@@ -22,7 +22,7 @@ FAR = (
 )
 EPS = 1e-6
 
-Inputs = tuple[Tensor, Tensor, Tensor]
+Inputs = list[Tensor]  # q, k, v
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -91,7 +91,7 @@ def why_not(dtype: torch.dtype, device: str) -> dict[str, str]:
 
 def _inputs(batch: int, queries: int, keys: int, key_heads: int = 4) -> Inputs:
     make = partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(queries + keys))
-    return make(batch, 4, queries, 16), make(batch, key_heads, keys, 16), make(batch, key_heads, keys, 24)
+    return [make(batch, 4, queries, 16), make(batch, key_heads, keys, 16), make(batch, key_heads, keys, 24)]
 
 
 def _cases(backend: str, device: str, n: int) -> Iterator[Case]:
@@ -154,10 +154,10 @@ def _keys_first(call: Callable[..., Any], lengths: list[int], q: Tensor, k: Tens
 
 
 def _compare(case: Case, backend: str, dtype: torch.dtype, device: str) -> Finding:
-    rounded = tuple(x.to(dtype) for x in case.inputs)
+    rounded = [x.to(dtype) for x in case.inputs]
     arguments = (case.visible, case.q_turn, case.k_turn)
-    expected = _with_gradients(lambda *qkv: definition(*qkv, *arguments), tuple(x.double() for x in rounded))
-    got = _with_gradients(case.form, tuple(x.to(device) for x in rounded))
+    expected = _with_gradients(lambda q, k, v: definition(q, k, v, *arguments), [x.double() for x in rounded])
+    got = _with_gradients(case.form, [x.to(device) for x in rounded])
     errors = [_error(a, b) for a, b in zip(got, expected, strict=True)]
     return Finding(case.name, backend, str(dtype).removeprefix("torch."), errors[0], max(errors[1:]), LIMITS[dtype])
 
@@ -182,11 +182,11 @@ def _far_keys(device: str) -> Finding:
     q, k, v = make(1, 1, FAR, 8).abs(), make(1, 1, FAR, 8).abs(), make(1, 1, FAR, 8)
     k[:, :, 4:] = 0
     call = partial(cosformer_attention, causal=True, max_len=FAR, eps=EPS)
-    got = _with_gradients(lambda *qkv: call(*qkv)[:, :, -8:], tuple(x.to(device) for x in (q, k, v)))
+    got = _with_gradients(lambda q, k, v: call(q, k, v)[:, :, -8:], [x.to(device) for x in (q, k, v)])
     far, near = torch.arange(FAR - 8, FAR).double() / FAR, torch.arange(4).double() / FAR
-    small = (q[:, :, -8:].double(), k[:, :, :4].double(), v[:, :, :4].double())
+    small = [q[:, :, -8:].double(), k[:, :, :4].double(), v[:, :, :4].double()]
     all_seen = torch.ones(1, dtype=torch.bool)
-    expected = _with_gradients(lambda *qkv: definition(*qkv, all_seen, far, near), small)
+    expected = _with_gradients(lambda q, k, v: definition(q, k, v, all_seen, far, near), small)
     got = [got[0], got[1][:, :, -8:], got[2][:, :, :4], got[3][:, :, :4]]
     errors = [_error(a, b) for a, b in zip(got, expected, strict=True)]
     name = f"causal, only far keys, N = max_len = {FAR:,}"

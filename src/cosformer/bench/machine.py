@@ -21,6 +21,7 @@ def describe(threads: int) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 1),  # above the number of threads: somebody else was using the machine
     }
 
 

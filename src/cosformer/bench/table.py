@@ -1,0 +1,136 @@
+"""Tables of benchmark results, for a terminal or as Markdown, and the way of the latter into a document."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cosformer import terminal
+from cosformer.bench.results import DIFFERENCE, Change, Row, rows_of
+
+
+class Table(NamedTuple):
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def tables(results: dict[str, Any]) -> list[Table]:
+    """The tables of a result document: the operator's, or the zoo's."""
+    rows = rows_of(results)
+    if any(row.id.startswith("zoo/") for row in rows):
+        return _zoo_tables(rows)
+    return [table for table in (_by_length(rows), _others(rows)) if table.rows]
+
+
+def as_text(found: Sequence[Table]) -> str:
+    return "\n\n".join(f"{t.title}\n\n{terminal.table(t.header, t.rows)}" for t in found)
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    """Every table, and where the numbers come from."""
+    parts = []
+    for title, header, rows in tables(results):
+        rule = ["---", *["---:"] * (len(header) - 1)]
+        parts.append("\n".join([title + "\n", *(f"| {' | '.join(line)} |" for line in [header, rule, *rows])]))
+    return "\n\n".join([*parts, source(results)])
+
+
+def source(results: dict[str, Any]) -> str:
+    """Command, date and machine of a result, in one sentence."""
+    m = results["machine"]
+    commit = f", commit {results['commit']}" if results.get("commit") else ""
+    return (
+        f"Measured with `{results['command']}` on {results['date']}{commit}: {m['cpu']} ({m['instructions']}), "
+        f"{m['cores']} cores, {m['threads']} threads, {m['system']}, Python {m['python']}, torch {m['torch']}."
+    )
+
+
+def insert(text: str, name: str, block: str) -> str:
+    """``text`` with ``block`` between the markers ``<!-- name:start -->`` and ``<!-- name:end -->``."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise ValueError(f"the document must hold the markers {start} and {end} once each")
+    before, rest = text.split(start)
+    return f"{before}{start}\n{block}\n{end}{rest.split(end)[1]}"
+
+
+def changes_table(changes: Sequence[Change], tolerance: float) -> Table:
+    """Old against new; ``old/new`` in the direction in which above 1 is better."""
+    rows = []
+    for change in changes:
+        verdict = "worse" if change.worse > tolerance else ""
+        rows.append([change.row.what, f"{change.old:.3g}", f"{change.new:.3g}", f"{1 / change.worse:.2f}", verdict])
+    return Table("Against the older run (better: above 1)", ["", "old", "new", "better", ""], rows)
+
+
+def _by_length(rows: list[Row]) -> Table:
+    """Forward passes: lengths down, baselines across."""
+    cells = {tuple(row.id.split("/")[1:]): row for row in rows if row.id.startswith("forward/")}
+    lengths = sorted({int(key[1]) for key in cells})
+    columns = [("sdpa", "SDPA"), ("released", "released way"), ("limit", "matmul limit")]
+    kinds = [(mode, *column) for mode in ("causal", "non-causal") for column in columns]
+    kinds = [kind for kind in kinds if any((kind[0], str(n), kind[1]) in cells for n in lengths)]
+    body = [[f"{n:,}", *(_cell(cells.get((mode, str(n), key))) for mode, key, _ in kinds)] for n in lengths]
+    title = (
+        "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's SDPA "
+        "and than the released way of computing, and how many times slower than the machine's matrix multiplication allows "
+        "(median and quartiles)."
+    )
+    return Table(title, ["N", *(f"{mode}, {label}" for mode, _, label in kinds)], body)
+
+
+def _others(rows: list[Row]) -> Table:
+    """What is no forward pass by length, with its goal."""
+    body = []
+    for row in rows:
+        if not row.id.startswith("forward/"):
+            sign = "at least" if row.better == "higher" else "at most"
+            goal = "" if row.goal is None else f"{sign} {row.goal:g}"
+            body.append([row.what, _cell(row), row.unit, goal, {None: "", True: "yes", False: "no"}[row.met]])
+    return Table("Training, memory and long input.", ["", "measured", "unit", "wanted", "reached"], body)
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row.value is None or row.low is None or row.high is None:
+        return "not run"
+    if row.unit == DIFFERENCE:
+        return f"{row.value:+.0f} µs ({row.low:+.0f} to {row.high:+.0f})"
+    if row.low == row.high:
+        return _number(row.value)
+    return f"{_number(row.value)} ({_number(row.low)} to {_number(row.high)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _zoo_tables(rows: list[Row]) -> list[Table]:
+    """One table per mode: attentions down; milliseconds and MB at each length and their growth across."""
+    from cosformer.bench.zoo import MODES
+
+    cells = {tuple(row.id.split("/")[1:]): row for row in rows}
+    lengths = sorted({int(n) for row in rows for n in row.by_length})
+    names = list(dict.fromkeys(key[0] for key in cells))
+    factor = f"{lengths[-1] / lengths[-2]:g}x N" if len(lengths) > 1 else "growth"
+    header = ["attention", *(f"ms at {n:,}" for n in lengths), f"time at {factor}"]
+    header += [*(f"MB at {n:,}" for n in lengths), f"memory at {factor}"]
+    found = []
+    for mode in MODES:
+        body = []
+        for name in names:
+            kinds = [cells[name, mode, kind] for kind in ("time", "memory") if (name, mode, kind) in cells]
+            body.append([name, *(cell for row in kinds for cell in _zoo_cells(row, lengths))])
+        title = f"{mode.capitalize()} forward, float32, one sequence, 8 heads of 64 channels; memory above the inputs."
+        found.append(Table(title, header, body))
+    return found
+
+
+def _zoo_cells(row: Row, lengths: list[int]) -> list[str]:
+    from cosformer.bench.zoo import NO_CAUSAL_FORM, growth
+
+    if row.value is None:
+        return [NO_CAUSAL_FORM if row.note == NO_CAUSAL_FORM else "not run"] * (len(lengths) + 1)
+    grown = growth(row)
+    factor = "" if grown is None else f"{grown[0]:.2f}x (N^{grown[1]:.2f})"
+    return [*(_number(row.by_length[str(n)]) for n in lengths), factor]

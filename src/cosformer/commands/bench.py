@@ -1,0 +1,20 @@
+"""``cosformer bench``: a table of benchmarks, each a module with ``configure(parser)`` and ``run(args) -> exit code``."""
+
+import argparse
+from importlib import import_module
+
+# name -> (module, one line for --help). The modules import what is heavy when they run.
+BENCHES: dict[str, tuple[str, str]] = {
+    "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
+    "data": ("cosformer.bench.data", "generators, preparation and batches"),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK", required=True)
+    for name, (module, summary) in BENCHES.items():
+        import_module(module).configure(benches.add_parser(name, help=summary, description=summary))
+
+
+def run(args: argparse.Namespace) -> int:
+    return import_module(BENCHES[args.bench][0]).run(args)
