@@ -18,7 +18,7 @@ def retrieval(*, path: str | None = None, max_length: int = 4000) -> Dataset:
 
     def build(writer: Writer) -> Description:
         found = False
-        for name, stream in members(source.path, lambda n: n.rpartition("/")[2] in _FILES):
+        for name, stream in members(source.files(), lambda n: n.rpartition("/")[2] in _FILES):
             found = True
             split = writer.split(_FILES[name.rpartition("/")[2]], np.uint16, pair=True)
             for number, raw in enumerate(stream, start=1):

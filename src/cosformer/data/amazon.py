@@ -53,15 +53,16 @@ def amazon(
 
     def build(writer: Writer) -> Description:
         vocabulary = text_vocabulary(tokenizer)
-        count = sum(1 for _ in _json_lines(source.path))
+        path = source.files()
+        count = sum(1 for _ in _json_lines(path))
         place = _places(count, fraction, shares, seed)
         out = {part: writer.split(part, smallest_dtype(vocabulary.size)) for part in _PARTS}
         cut = empty = done = 0
         with Progress("amazon", count) as bar:
-            for batch in batched(_json_lines(source.path), 10_000):
+            for batch in batched(_json_lines(path), 10_000):
                 for number, part in enumerate(_PARTS):
                     rows = [
-                        star_row(source.path.name, done + i + 1, line, errors)
+                        star_row(path.name, done + i + 1, line, errors)
                         for i, line in enumerate(batch)
                         if place[done + i] == number
                     ]
@@ -138,7 +139,7 @@ def blitzer(
 
     def build(writer: Writer) -> Description:
         vocabulary = text_vocabulary(tokenizer)
-        rows = [row for _, row in sorted(read_domains(source.path, domains, errors), key=lambda pair: pair[0])]
+        rows = [row for _, row in sorted(read_domains(source.files(), domains, errors), key=lambda pair: pair[0])]
         cut = 0
         for part, chosen in zip(_PARTS, dealt(len(rows), shares, seed), strict=True):
             cut += encode_rows(writer, part, [rows[i] for i in chosen], vocabulary, max_length)

@@ -95,7 +95,7 @@ def _damage_named(path: Path) -> Iterator[None]:
     except _DAMAGE as error:
         raise ValueError(
             f"{path} is truncated or damaged ({error or type(error).__name__}); get it again "
-            "(a downloaded file with 'cosformer data get NAME --again')"
+            "(a downloaded file: 'cosformer data clean --downloads' first)"
         ) from error
 
 
@@ -117,7 +117,12 @@ def text_lines(stream: IO[bytes], name: str, errors: str = "strict") -> Iterator
     if errors not in ("strict", "replace"):
         raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")
     for number, raw in enumerate(stream, start=1):
-        yield number, decoded(raw.removesuffix(b"\n").removesuffix(b"\r"), f"{name}, line {number}", errors)
+        line = raw.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            text = line.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            raise ValueError(_not_utf8(f"{name}, line {number}", error)) from None
+        yield number, text
 
 
 def decoded(raw: bytes, where: str, errors: str) -> str:
@@ -125,7 +130,11 @@ def decoded(raw: bytes, where: str, errors: str) -> str:
     try:
         return raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{where}: byte {error.start} (0x{raw[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
-            "replacement characters with the option errors=replace"
-        ) from None
+        raise ValueError(_not_utf8(where, error)) from None
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> str:
+    return (
+        f"{where}: byte {error.start} (0x{error.object[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
+        "replacement characters with the option errors=replace"
+    )

@@ -125,11 +125,13 @@ def clean(name: str | None, *, downloads: bool) -> int:
     folder = prepared_folder()
     doomed = [p for p in prepared_sets() if name is None or p.name.rpartition("-")[0] == name]
     doomed += [p for p in folder.glob(f"{_MAKING}{name or ''}*") if not _in_the_making(p)]
-    if downloads:
-        doomed.append(downloads_folder())
     freed = 0
     for path in doomed:
         freed += folder_size(path)
-        if path.exists():
-            shutil.rmtree(path)
+        shutil.rmtree(path)
+    # checksums stay: what is downloaded again must still be the same
+    files = [p for p in downloads_folder().glob("*") if p.suffix != ".sha256"] if downloads else []
+    for file in files:
+        freed += file.stat().st_size
+        file.unlink()
     return freed

@@ -30,7 +30,7 @@ def image(*, path: str | None = None, lra_padding: bool = False) -> Dataset:
 
     def build(writer: Writer) -> Description:
         parts: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {"train": [], "test": []}
-        for split, order, labels, colours in read_rows(source.path):
+        for split, order, labels, colours in read_rows(source.files()):
             parts[split].append((order, labels, grey(colours)))
         if not parts["train"]:
             raise ValueError(f"{source.path} holds no data_batch_<n>(.bin) of CIFAR-10")

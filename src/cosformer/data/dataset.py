@@ -54,7 +54,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What every loader returns. ``notes`` counts what was skipped, replaced or cut while it was prepared."""
+    """What every loader returns. ``notes`` counts what was skipped, replaced or cut while it was prepared; ``options`` are
+    those it was prepared with."""
 
     name: str
     splits: MappingProxyType[str, Split]
@@ -65,6 +66,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     image_size: tuple[int, int] | None = None
     notes: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    options: MappingProxyType[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def vocab_size(self) -> int:
@@ -212,6 +214,7 @@ def open_dataset(folder: Path) -> Dataset:
         class_names=tuple(index["class_names"]) if index["class_names"] else None,
         image_size=tuple(index["image_size"]) if index["image_size"] else None,
         notes=MappingProxyType(index["notes"]),
+        options=MappingProxyType(index["key"]["options"]),
     )
 
 

@@ -69,6 +69,16 @@ class Source:
 
     path: Path
     identity: list
+    downloaded: bool = False
+
+    def files(self) -> Path:
+        """The path, to be read now; of a download the checksum is verified first."""
+        if self.downloaded and (found := file_sha256(self.path)) != recorded_sha256(self.path):
+            raise ValueError(
+                f"{self.path} changed since it was downloaded: sha256 is {found}, not {recorded_sha256(self.path)}; "
+                "remove it with 'cosformer data clean --downloads' and get it again"
+            )
+        return self.path
 
 
 def locate(name: str, key: str, path: str | os.PathLike[str] | None) -> Source:
@@ -84,7 +94,7 @@ def locate(name: str, key: str, path: str | os.PathLike[str] | None) -> Source:
     file = downloads_folder() / DOWNLOADS[key].filename
     if not file.exists():
         raise NotDownloaded(name, key)
-    return Source(file, ["sha256", recorded_sha256(file)])
+    return Source(file, ["sha256", recorded_sha256(file)], downloaded=True)
 
 
 def _present(path: Path) -> Source:
@@ -114,14 +124,13 @@ def recorded_sha256(file: Path) -> str:
     return Path(f"{file}.sha256").read_text().split()[0]
 
 
-def fetch(download: Download, *, again: bool = False) -> Path:
+def fetch(download: Download) -> Path:
     """Download to the downloads folder, resuming what an earlier attempt left; returns the file.
 
     The checksum must be the published one, or the one recorded when this file first came; the first time, it is recorded.
-    With ``again`` the file is fetched anew and its checksum must still be the recorded one.
     """
     target = downloads_folder() / download.filename
-    if target.exists() and not again:
+    if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(f"{target}.part")

@@ -33,8 +33,8 @@ def encode_rows(writer: Writer, split: str, rows: Sequence[Row], vocabulary: Tex
 
 def add_rows(out: Any, rows: Sequence[Row], vocabulary: TextVocabulary, max_length: int) -> int:
     """Encode one batch of rows into an open split; returns how many were cut."""
-    first = vocabulary.encode([a for a, _, _ in rows])
-    second = vocabulary.encode([b or "" for _, b, _ in rows])
+    first = _separate(*vocabulary.encode([a for a, _, _ in rows]))
+    second = _separate(*vocabulary.encode([b or "" for _, b, _ in rows]))
     cut = 0
     sequences = []
     for a, b, (_, text, _) in zip(first, second, rows, strict=True):
@@ -45,6 +45,10 @@ def add_rows(out: Any, rows: Sequence[Row], vocabulary: TextVocabulary, max_leng
     flat = np.concatenate(sequences) if sequences else np.zeros(0, np.int64)
     out.add_many(flat, [len(s) for s in sequences], labels)
     return cut
+
+
+def _separate(flat: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def with_specials(

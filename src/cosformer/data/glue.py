@@ -113,7 +113,7 @@ def _glue(
 
     def build(writer: Writer) -> Description:
         form, vocabulary = _FORMS[name], text_vocabulary(tokenizer)
-        splits, dropped = read_splits(source.path, name, errors)
+        splits, dropped = read_splits(source.files(), name, errors)
         if resplit is not None:
             pool = [row for rows in splits.values() for row in rows if row[2] is not None]
             parts = dealt(len(pool), resplit, seed)

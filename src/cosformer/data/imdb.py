@@ -23,7 +23,7 @@ def text(*, path: str | None = None, max_length: int = 4000) -> Dataset:
 
     def build(writer: Writer) -> Description:
         cut = 0
-        for split, reviews in read_reviews(source.path).items():
+        for split, reviews in read_reviews(source.files()).items():
             out = writer.split(split, np.uint16)
             for raw, label in reviews:
                 cut += len(raw) > max_length
@@ -48,7 +48,7 @@ def imdb(
     def build(writer: Writer) -> Description:
         vocabulary = text_vocabulary(tokenizer)
         cut = 0
-        for split, reviews in read_reviews(source.path).items():
+        for split, reviews in read_reviews(source.files()).items():
             rows = [
                 (decoded(raw.partition(b"\n")[0], f"{split} review {i}", errors), None, label)
                 for i, (raw, label) in enumerate(reviews)

@@ -17,6 +17,7 @@ from cosformer.data.vocabulary import Words
 TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
 _IDS = {token: i for i, token in enumerate(TOKENS)}
 MAX_LENGTH = 2000
+_FILES = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
 
 
 def listops(
@@ -41,7 +42,7 @@ def listops(
         source = locate("listops", "lra", path)
 
         def read(writer: Writer) -> Description:
-            cut = _read_files(source.path, writer, max_length)
+            cut = _read_files(source.files(), writer, max_length)
             return Description(vocabulary, 10, max_length, notes={"rows cut": cut})
 
         return prepare("listops", {"source": source.identity, "max_length": max_length}, read)
@@ -155,6 +156,17 @@ def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]], newline: str =
     return count
 
 
+def write_official(dataset: Dataset, folder: Path) -> list[Path]:
+    """Write each split as the release's TSV file; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for split, part in dataset.splits.items():
+        files.append(folder / next(file for file, name in _FILES.items() if name == split))
+        assert part.labels is not None
+        write_tsv(files[-1], zip(part.tokens, part.labels.tolist(), strict=True))
+    return files
+
+
 def read_tsv(stream: IO[bytes], name: str) -> Iterator[tuple[np.ndarray, int]]:
     """(ids, label) of each row of an official file; LF and CRLF ends are both read."""
     for number, line in text_lines(stream, name):
@@ -174,14 +186,13 @@ def read_tsv(stream: IO[bytes], name: str) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def _read_files(path: Path, writer: Writer, max_length: int) -> int:
-    names = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
     found = cut = 0
-    for name, stream in members(path, lambda n: n.rpartition("/")[2] in names):
+    for name, stream in members(path, lambda n: n.rpartition("/")[2] in _FILES):
         found += 1
-        split = writer.split(names[name.rpartition("/")[2]], np.uint8)
+        split = writer.split(_FILES[name.rpartition("/")[2]], np.uint8)
         for tokens, label in read_tsv(stream, name):
             cut += len(tokens) > max_length
             split.add(tokens[:max_length], label)
     if not found:
-        raise ValueError(f"{path} holds none of {', '.join(names)}")
+        raise ValueError(f"{path} holds none of {', '.join(_FILES)}")
     return cut

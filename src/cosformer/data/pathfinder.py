@@ -46,7 +46,7 @@ def pathfinder(
         source = locate("pathfinder", "lra", path)
 
         def read(writer: Writer) -> Description:
-            pixels, labels, skipped = read_folder(source.path, level)
+            pixels, labels, skipped = read_folder(source.files(), level)
             tenth = len(labels) // 10
             bounds = {"train": (0, len(labels) - 2 * tenth), "valid": (len(labels) - 2 * tenth, len(labels) - tenth)}
             for name, (first, last) in (bounds | {"test": (len(labels) - tenth, len(labels))}).items():
@@ -98,20 +98,26 @@ def _add(writer: Writer, name: str, pixels: np.ndarray, labels: np.ndarray) -> N
     writer.split(name, np.uint8).add_many(pixels, [SIZE * SIZE] * len(labels), labels.tolist())
 
 
-def write_folder(folder: Path, level: str, count: int, *, seed: int = 0, batch: int = 0) -> Path:
-    """Draw ``count`` images into ``folder`` in the release's layout, PNG files and plain-text metadata; returns the metadata."""
+def write_official(dataset: Dataset, folder: Path, batch: int = 0) -> list[Path]:
+    """Write the splits, one after the other, in the release's layout: PNG files and plain-text metadata, which is returned."""
     image = require("data", "PIL.Image")
+    level = dataset.options["level"]
     root = folder / FOLDERS[level]
     (root / "imgs" / str(batch)).mkdir(parents=True, exist_ok=True)
     (root / "metadata").mkdir(exist_ok=True)
     paddles = LEVELS[level]
-    lines = []
-    for n, (pixels, label) in zip(range(count), _images(count, level, seed, 1), strict=False):
-        image.fromarray(pixels).save(root / "imgs" / str(batch) / f"sample_{n}.png")
-        lines.append(f"imgs/{batch} sample_{n}.png {n} {label} 1.0 {paddles} {paddles // 3} {LENGTH} 0.5 {MARGIN} 1\n")
+    lines: list[str] = []
+    for part in dataset.splits.values():
+        assert part.labels is not None
+        for pixels, label in zip(part.tokens, part.labels.tolist(), strict=True):
+            n = len(lines)
+            image.fromarray(np.array(pixels.reshape(SIZE, SIZE))).save(root / "imgs" / str(batch) / f"sample_{n}.png")
+            lines.append(
+                f"imgs/{batch} sample_{n}.png {n} {label} 1.0 {paddles} {paddles // 3} {LENGTH} 0.5 {MARGIN} 1\n"
+            )
     metadata = root / "metadata" / f"{batch}.npy"
     metadata.write_text("".join(lines), encoding="ascii")
-    return metadata
+    return [metadata]
 
 
 def read_folder(path: Path, level: str) -> tuple[np.ndarray, np.ndarray, int]:

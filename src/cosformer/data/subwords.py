@@ -1,5 +1,6 @@
 """Sub-word vocabularies through the tokenizers library: byte-level BPE (GPT-2, RoBERTa, or trained here) and WordPiece."""
 
+import itertools
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,9 +41,10 @@ class Subwords:
     mask_id: int | None
     unk_id: int | None
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(e.ids, np.int32) for e in encoded]
+        ids = itertools.chain.from_iterable(e.ids for e in encoded)
+        return np.fromiter(ids, np.int32), np.array([len(e) for e in encoded], np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
         return self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)

@@ -32,8 +32,8 @@ class TextVocabulary(Vocabulary, Protocol):
 
     double_separator: bool  # pairs read `<s> A </s> </s> B </s>` (RoBERTa), not `[CLS] A [SEP] B [SEP]` (BERT)
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, without special tokens."""
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts one after the other, without special tokens, and how many each text has."""
         ...
 
 
@@ -54,8 +54,9 @@ class Bytes:
         """The ids of ``raw``, uint16."""
         return np.frombuffer(raw, np.uint8).astype(np.uint16) + np.uint16(1)
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self.ids(text.encode("utf-8")) for text in texts]
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        raw = [text.encode("utf-8") for text in texts]
+        return self.ids(b"".join(raw)), np.array([len(r) for r in raw], np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
         names = {0: b"<pad>", 257: b"<s>", 258: b"</s>", 259: b"<mask>"}

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from cosformer.data.subwords import Subwords, batched, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary, Words
 
 _FILE = re.compile(r"(?:^|/)wiki\.(train|valid|test)\.(tokens|raw)$")
-_BATCH = 4096  # lines encoded at once
+_BATCH = 16_384  # lines encoded at once
 
 
 def wikitext2(*, path: str | None = None, tokenizer: str = "words", vocabulary: str | None = None) -> Dataset:
@@ -44,14 +45,16 @@ def _wikitext(name: str, path: str | None, tokenizer: str, vocabulary: str | Non
     }
 
     def build(writer: Writer) -> Description:
+        files = source.files()
         if words:
             known = word_vocabulary(
-                source.path if vocabulary is None else Path(vocabulary), whole_file=vocabulary is not None
+                files if vocabulary is None else Path(vocabulary), whole_file=vocabulary is not None
             )
-            unknown = _write_words(writer, source.path, known)
+            unknown = _write_words(writer, files, known)
             return Description(known, notes={"words outside the vocabulary": unknown})
-        subwords = _text_vocabulary(tokenizer, source.path)
-        _write_text(writer, source.path, subwords)
+        subwords = _text_vocabulary(tokenizer, files)
+        for split, lines in _files(files):
+            write_lines(writer, split, lines, subwords)
         return Description(subwords)
 
     return prepare(name, options, build)
@@ -101,26 +104,31 @@ def _text_vocabulary(tokenizer: str, path: Path) -> TextVocabulary:
     raise ValueError(f"{path} holds no wiki.train file to learn a BPE from; give the folder of a tokenizer instead")
 
 
-def _write_text(writer: Writer, path: Path, vocabulary: TextVocabulary) -> None:
-    for name, lines in _files(path):
-        split = writer.split(name, smallest_dtype(vocabulary.size), labels=False)
-        with Progress(f"encoding {name}", None, "lines") as bar:
-            for batch in batched(lines, _BATCH):
-                encode_lines(split, batch, vocabulary)
-                bar.advance(len(batch))
+def write_lines(writer: Writer, name: str, lines: Iterator[str], vocabulary: TextVocabulary) -> None:
+    """Write the split ``name``: each line as its ids and an end token."""
+    split = writer.split(name, smallest_dtype(vocabulary.size), labels=False)
+    # the library encodes without holding Python's lock: the next lines are read and the last ones written meanwhile
+    with Progress(f"encoding {name}", None, "lines") as bar, ThreadPoolExecutor(1) as encoder:
+        pending: Future[tuple[np.ndarray, np.ndarray]] | None = None
+        for batch in batched(lines, _BATCH):
+            following = encoder.submit(vocabulary.encode, batch)
+            if pending is not None:
+                _add_lines(split, *pending.result(), vocabulary)
+            pending = following
+            bar.advance(len(batch))
+        if pending is not None:
+            _add_lines(split, *pending.result(), vocabulary)
 
 
-def encode_lines(split: SplitWriter, lines: list[str], vocabulary: TextVocabulary) -> None:
-    """Write each line as its ids and an end token."""
+def _add_lines(split: SplitWriter, ids: np.ndarray, lengths: np.ndarray, vocabulary: TextVocabulary) -> None:
     if vocabulary.eos_id is None:
         raise ValueError("this tokenizer has no end token (</s>, [SEP] or <|endoftext|>), which ends each line")
-    ids = vocabulary.encode(lines)
-    lengths = np.array([len(row) + 1 for row in ids], np.int64)
+    lengths = lengths + 1
     flat = np.full(int(lengths.sum()), vocabulary.eos_id, split.dtype)
     # the ends keep the fill value; the rest is copied in one go
     inner = np.ones(len(flat), bool)
     inner[np.cumsum(lengths) - 1] = False
-    flat[inner] = np.concatenate(ids)
+    flat[inner] = ids
     split.add_many(flat, lengths.tolist())
 
 
