@@ -82,12 +82,15 @@ class Performer(FeatureMap):
                 self.redraw()
             self.calls += 1
         if self.kernel == "relu":
-            return self._project(q).relu() + self.feature_eps, self._project(k).relu() + self.feature_eps
+            return self._relu_features(q), self._relu_features(k)
         return self._query_features(q), self._key_features(k)
 
     def _project(self, x: Tensor) -> Tensor:
         x = widen(x)
         return x @ (self.projection.to(x.dtype) * self.head_dim**-0.25).mT
+
+    def _relu_features(self, x: Tensor) -> Tensor:
+        return self._project(x).add_(self.feature_eps).clamp_min_(self.feature_eps)  # relu(Wx') + eps
 
     def _exponent(self, x: Tensor) -> Tensor:
         """``W x' - |x'|^2 / 2``, [B,H,N,m]."""

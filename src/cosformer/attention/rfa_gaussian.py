@@ -9,7 +9,7 @@ from cosformer.attention.rfa import RandomFeatures
 
 def fourier_features(projected: Tensor) -> Tensor:
     """``[..., F] -> [..., 2F]``: sines and cosines; for w ~ N(0, I) products estimate ``exp(-|x - y|^2 / 2)``."""
-    return torch.cat((projected.sin(), projected.cos()), dim=-1) * projected.shape[-1] ** -0.5
+    return torch.cat((projected.sin(), projected.cos()), dim=-1).mul_(projected.shape[-1] ** -0.5)
 
 
 class RfaGaussian(RandomFeatures):

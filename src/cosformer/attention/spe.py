@@ -9,6 +9,8 @@ from cosformer.attention.base import Traits
 from cosformer.attention.feature_map import FeatureMap, widen
 from cosformer.attention.linear import elu_plus_one
 
+BLOCK = 64  # positions that share the cosine of their first one
+
 
 class Spe(FeatureMap):
     """Linear attention (elu + 1) of q^, k^, random images of q and k that carry relative positions (Liutkus et al. 2021).
@@ -62,29 +64,42 @@ class Spe(FeatureMap):
         return elu_plus_one(q_image), elu_plus_one(k_image)
 
     def images(self, q: Tensor, k: Tensor, *, first: int, fresh: bool) -> tuple[Tensor, Tensor]:
-        """q^ [B,H,N,R] and k^ [B,H,S,R] of q [B,H,N,D] and k [B,H,S,D] at positions first, first + 1, ..."""
+        """q^ [B,H,N,R] and k^ [B,H,S,R] of q [B,H,N,D] and k [B,H,S,D] at positions first, first + 1, ...
+
+        ``x^_p = sum_c x_c(p) [sqrt(delta_c) Omega_c(p) diag(gain_c) Z_c + sqrt(1 - delta_c) e_c] / (D R)^(1/4)``, where
+        Omega_c(p) holds the cosines and sines of channel c at position p, and Z_c, e_c are the noise. One sine after
+        the other: all at once would take their number times the memory.
+        """
         noise, gate_noise = self.noise, self.gate_noise
         if fresh:
             noise, gate_noise = torch.randn_like(noise), torch.randn_like(gate_noise)
-        return self._image(q, self.phase, noise, gate_noise, first), self._image(k, None, noise, gate_noise, first)
-
-    def _image(self, x: Tensor, phase: Tensor | None, noise: Tensor, gate_noise: Tensor, first: int) -> Tensor:
-        """``sum_c x_c(p) [sqrt(delta) Omega_c(p) diag(gain) Z_c + sqrt(1 - delta) e_c] / (D R)^(1/4)``.
-
-        One sine after the other, because all of them at once would take D times the memory of x for each sine.
-        """
-        x = widen(x) * (self.head_dim * self.num_realizations) ** -0.25
-        delta = self.gate_logit.sigmoid().to(x.dtype)
-        image = (x * (1 - delta).sqrt()) @ gate_noise.to(x.dtype)
-        x = x * delta.sqrt()
-        position = torch.arange(first, first + x.shape[2], dtype=torch.float64, device=x.device)[:, None]
+        scale = (self.head_dim * self.num_realizations) ** -0.25
+        q, k = widen(q) * scale, widen(k) * scale
+        n, s, dtype = q.shape[2], k.shape[2], q.dtype
+        delta = self.gate_logit.to(dtype).sigmoid()
+        still = (1 - delta).sqrt().mT * gate_noise.to(dtype)
+        q_image, k_image = q @ still, k @ still
         for sine in range(self.num_sines):
-            turns = position * (self.frequency_logit[sine].double().sigmoid() / 2)
-            # whole turns taken out in float64: a float32 angle of many turns has lost its place within the turn
-            angle = (turns - turns.detach().floor()).to(x.dtype) * (2 * math.pi)
-            if phase is not None:
-                angle = angle + phase[sine].to(x.dtype)
-            scaled = x * self.gain[sine].to(x.dtype)
-            image = image + (scaled * angle.cos()) @ noise[sine, 0].to(x.dtype)
-            image = image + (scaled * angle.sin()) @ noise[sine, 1].to(x.dtype)
-        return image
+            cos, sin = self._waves(sine, first, max(n, s), dtype)
+            amplitude = (self.gain[sine].to(dtype) * delta.sqrt()).mT  # [H,D,1]
+            z_cos, z_sin = noise[sine].to(dtype) * amplitude
+            k_image.add_((k * cos[:, :s]) @ z_cos).add_((k * sin[:, :s]) @ z_sin)
+            # cos(a + t) and sin(a + t) of the queries: their phase t turns the noise, so all share one table of a
+            turn_cos, turn_sin = self.phase[sine].to(dtype).mT.cos(), self.phase[sine].to(dtype).mT.sin()
+            z_cos, z_sin = turn_cos * z_cos + turn_sin * z_sin, turn_cos * z_sin - turn_sin * z_cos
+            q_image.add_((q * cos[:, :n]) @ z_cos).add_((q * sin[:, :n]) @ z_sin)
+        return q_image, k_image
+
+    def _waves(self, sine: int, first: int, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of ``2 pi f p`` for positions p from ``first`` on, each [H,count,D]."""
+        frequency = self.frequency_logit[sine].double().sigmoid() / 2  # [H,1,D]
+        start = torch.arange(first, first + count, BLOCK, dtype=torch.float64, device=frequency.device)[:, None]
+        offset = torch.arange(min(BLOCK, count), dtype=torch.float64, device=frequency.device)[:, None]
+        # float64, before the angle is turned into its cosine: a float32 angle of many turns has lost its place within
+        # the turn. Sums of a block's angle and one within the block save nearly all of the cosines.
+        block, within = 2 * math.pi * start * frequency, 2 * math.pi * offset * frequency
+        cos_block, sin_block = (x.to(dtype)[:, :, None] for x in (block.cos(), block.sin()))
+        cos_within, sin_within = (x.to(dtype)[:, None] for x in (within.cos(), within.sin()))
+        cos = cos_block * cos_within - sin_block * sin_within
+        sin = sin_block * cos_within + cos_block * sin_within
+        return cos.flatten(1, 2)[:, :count], sin.flatten(1, 2)[:, :count]
