@@ -5,7 +5,7 @@ angles. Everything of a chunk stays in cache and in buffers that are made once, 
 cost more than the arithmetic.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, Generic, TypeVar
 
@@ -49,8 +49,8 @@ def forward(
             _forward_sequence(q, k, v, key_mask, out, den, kv_next, z_next, p)
             return out, den, kv_next, z_next
         for span in _spans(cu_seqlens):
-            cut = [x[:, :, span] for x in (q, k, v, out, den)]
-            _forward_sequence(*cut[:3], None, *cut[3:], kv_next.zero_(), z_next.zero_(), p)
+            q1, k1, v1, out1, den1 = (x[:, :, span] for x in (q, k, v, out, den))
+            _forward_sequence(q1, k1, v1, None, out1, den1, kv_next.zero_(), z_next.zero_(), p)
     return out, den, kv_next.zero_(), z_next.zero_()
 
 
@@ -70,18 +70,20 @@ def backward(
     p: Problem,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
-    grads = [torch.empty_like(x) for x in (q, k, v)]
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dkv, dz = g_kv.clone(), g_z.clone()
     kv = torch.zeros_like(dkv) if kv is None else kv
     z = torch.zeros_like(dz) if z is None else z
     with torch.autocast(q.device.type, enabled=False):
         if cu_seqlens is None:
-            _backward_sequence(g_out, q, k, v, key_mask, out, den, kv, z, *grads, dkv, dz, p)
+            _backward_sequence(g_out, q, k, v, key_mask, out, den, kv, z, dq, dk, dv, dkv, dz, p)
         else:
             for span in _spans(cu_seqlens):
-                cut = [x[:, :, span] for x in (g_out, q, k, v, out, den, *grads)]
-                _backward_sequence(*cut[:4], None, *cut[4:6], kv, z, *cut[6:], dkv.zero_(), dz.zero_(), p)
-    return grads[0], grads[1], grads[2], dkv, dz
+                g1, q1, k1, v1, out1, den1 = (x[:, :, span] for x in (g_out, q, k, v, out, den))
+                dq1, dk1, dv1 = (x[:, :, span] for x in (dq, dk, dv))
+                dkv.zero_(), dz.zero_()
+                _backward_sequence(g1, q1, k1, v1, None, out1, den1, kv, z, dq1, dk1, dv1, dkv, dz, p)
+    return dq, dk, dv, dkv, dz
 
 
 def _spans(cu_seqlens: Tensor) -> Iterator[slice]:
@@ -111,7 +113,7 @@ class _Plan(Generic[AnyChunk]):
         pieces = [x.split(self.step) for x in (both[:, :1], both[:, 1:], both)]
         return list(zip(*pieces, strict=True)) if count else []
 
-    def cut(self, x: Tensor | None, dim: int) -> Sequence[Any]:
+    def cut(self, x: Tensor | None, dim: int) -> Iterable[Any]:
         """Views of the chunks of ``x`` along ``dim``; Nones for None, nothing for nothing."""
         if x is None:
             return repeat(None)
@@ -178,15 +180,16 @@ def _forward_sequence(
         before, beside = plan.split_keys(take(k), take(v), None if hidden is None else take(hidden))
         rows = zip(*(plan.cut(take(x), 2) for x in (q, out, den)), plan.q_angles, strict=True)
         state = pack_state(take(kv), take(z), p)
-        for key, angles in zip(before, plan.lead_angles, strict=True):
-            plan.absorb(*key, angles, state)
+        for (k_piece, v_piece, hide), angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(k_piece, v_piece, hide, angles, state)
         for i, (q_rows, out_rows, den_rows, angles) in enumerate(rows):
             c = plan.chunk(state.shape[0], q_rows.shape[2])
             c.load_queries(q_rows)
             torch.bmm(c.q, state, out=c.y)
             total = c.row_sums(angles)
             if p.causal:
-                values = c.load_keys(*beside[i], angles)
+                k_piece, v_piece, hide = beside[i]
+                values = c.load_keys(k_piece, v_piece, hide, angles)
                 total += c.by_head(c.scores().sum(-1, keepdim=True))
                 torch.bmm(c.w, values, out=c.o)
                 c.add_rows(c.o_heads, c.y_parts, angles)
@@ -224,26 +227,27 @@ def _backward_sequence(
         before, beside = plan.split_keys(*keys)
         rows = list(zip(*(plan.cut(take(x), 2) for x in (q, g_out, out, den, dq)), plan.q_angles, strict=True))
         state, grad = pack_state(take(kv), take(z), p), pack_state(take(dkv), take(dz), p)
-        for key, angles in zip(before, plan.lead_angles, strict=True):
-            plan.absorb(*key[:3], angles, state)
+        for (k_piece, v_piece, hide, _, _), angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(k_piece, v_piece, hide, angles, state)
         states: Sequence[Tensor] = [state] * len(rows)
         if p.causal:
             # what the rows of each chunk saw; recomputed forwards, because subtracting keys again would lose digits
             states = state.new_empty(len(rows), *state.shape).unbind()
-            for seen, key, row in zip(states, beside, rows, strict=True):
+            for seen, (k_piece, v_piece, hide, _, _), row in zip(states, beside, rows, strict=True):
                 seen.copy_(state)
-                plan.absorb(*key[:3], row[-1], state)
+                plan.absorb(k_piece, v_piece, hide, row[-1], state)
         for i in reversed(range(len(rows))):
             q_rows, g_rows, out_rows, den_rows, dq_rows, angles = rows[i]
             c, values = plan.chunk(state.shape[0], q_rows.shape[2]), None
             c.load_queries(q_rows)
             if p.causal:
-                values = c.load_keys(*beside[i][:3], angles)
+                k_piece, v_piece, hide, dk_piece, dv_piece = beside[i]
+                values = c.load_keys(k_piece, v_piece, hide, angles)
                 c.scores()
             b = c.row_gradients(g_rows, out_rows, den_rows, states[i], values, angles)
             c.query_gradients(states[i], b, values, dq_rows)
             if p.causal:
-                c.key_gradients(grad, *beside[i][2:], angles, pairs=True)
+                c.key_gradients(grad, hide, dk_piece, dv_piece, angles, pairs=True)
             grad.baddbmm_(c.q.mT, c.gg)
         for (k_piece, v_piece, hide, dk_piece, dv_piece), angles in zip(before, plan.lead_angles, strict=True):
             c = plan.chunk(k_piece.shape[0], k_piece.shape[1])

@@ -10,8 +10,8 @@ from cosformer.ops.problem import Problem
 
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
-) -> tuple[Tensor, Tensor]:
-    """``out [B,H,N,E]`` and the row sums ``den [B,H,N]``; plain differentiable operations, in the inputs' dtype.
+) -> Tensor:
+    """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype.
 
     ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
     """
@@ -23,7 +23,7 @@ def dense_attention(
         num = num + fq @ kv
         den = den + fq @ z[..., None]
     out = num if p.normaliser == "none" else num / NORMALISERS[p.normaliser].divisor(den, p.eps)
-    return unstack_heads(out, q.shape[1]), unstack_heads(den, q.shape[1]).squeeze(-1)
+    return unstack_heads(out, q.shape[1])
 
 
 def dense_forward(
@@ -38,10 +38,10 @@ def dense_forward(
 ) -> Tensor:
     """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
     if cu_seqlens is None:
-        return dense_attention(q, k, v, kv, z, key_mask, p)[0]
+        return dense_attention(q, k, v, kv, z, key_mask, p)
     lengths = cu_seqlens.diff().tolist()
     pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
-    return torch.cat([dense_attention(*piece, None, None, None, p)[0] for piece in pieces], dim=2)
+    return torch.cat([dense_attention(a, b, c, None, None, None, p) for a, b, c in pieces], dim=2)
 
 
 def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
@@ -66,9 +66,11 @@ def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> T
     )
     if weight is None:
         return scores
+    # in place: the product keeps its factors for the backward pass, not its result
     if q.shape[1] == k.shape[1]:
-        return scores * weight
-    return (scores.unflatten(-2, (-1, n)) * weight).flatten(-3, -2)
+        return scores.mul_(weight)
+    scores.unflatten(-2, (-1, n)).mul_(weight)
+    return scores
 
 
 def dense_state(

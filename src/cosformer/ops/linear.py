@@ -66,7 +66,8 @@ def attend(
     Key positions in ``p`` count from the first key of this call, and so do those of causal queries; other queries' positions
     are absolute.
     """
-    kv, z, start, position = None, None, None, None
+    kv, z, start = None, None, None
+    position: Any = None
     if state is not None:
         kv, z = state.kv, state.z
         p, start, position = _move(p, state.position, k.shape[2], max_len)

@@ -1,5 +1,6 @@
 """The public operator: cosFormer attention in every form, with every mistake of the caller named."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -190,11 +191,11 @@ def _check_packed(
     if torch.compiler.is_compiling():
         return  # values are not known while tracing; the kernel cuts where they say
     ends = cu_seqlens.tolist()
-    if ends[0] != 0 or ends[-1] != n or any(a > b for a, b in zip(ends, ends[1:], strict=False)):
+    if ends[0] != 0 or ends[-1] != n or any(a > b for a, b in pairwise(ends)):
         raise ValueError(
             f"cu_seqlens must rise from 0 to N={n}, got {ends if len(ends) < 12 else [*ends[:4], '...', *ends[-4:]]}"
         )
-    longest = max((b - a for a, b in zip(ends, ends[1:], strict=False)), default=0)
+    longest = max((b - a for a, b in pairwise(ends)), default=0)
     if longest > max_len:
         raise ValueError(f"packed sequence of {longest} tokens exceeds max_len={max_len}; use a larger max_len")
 
