@@ -2,60 +2,83 @@
 
 import argparse
 import json
-import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-LISTOPS_ROWS_PER_SECOND = 100_000 / 120
-PATHFINDER_IMAGES_PER_SECOND = 200
-BPE_SHARE = 0.8
+if TYPE_CHECKING:
+    from cosformer.bench.results import Row
+
+# 100,000 ListOps rows in two minutes; 200 Pathfinder images a second; 80 % of the library's own rate; no step waits for data
+LISTOPS_GOAL, PATHFINDER_GOAL, BPE_GOAL, BATCH_GOAL = 100_000 / 120, 200, 0.8, 1.0
+THREADS = 2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="text for the BPE part (default: the Python library's)"
+    parser.description = (
+        "Generators on all cores, in rows per second; the rest as ratios within one run, with quartiles."
     )
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="tokenizer files (default: learn a BPE of 8000)"
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="repetitions of a timing (default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="append the results as JSON lines")
+    add = parser.add_argument
+    add("--text", type=Path, metavar="FILE", help="text for the BPE part (default: the Python library's sources)")
+    add("--tokenizer", type=Path, metavar="FOLDER", help="a tokenizer's files (default: a BPE of 8000 is learnt)")
+    add("--repeats", type=int, default=5, help="of each timing (default: %(default)s)")
+    add("--json", metavar="FILE", help="write the results there; '-' prints them instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line per result; 1 if one misses its mark."""
-    missed = 0
-    for result in results(args.text, args.tokenizer, args.repeats):
-        result["cores"] = len(os.sched_getaffinity(0))
-        met = result["value"] >= result["at_least"]
-        missed += not met
-        verdict = "ok" if met else "MISSED"
-        print(
-            f"{result['what']:<44} {result['value']:>10,.2f} {result['unit']:<22} at least {result['at_least']:,.2f}  {verdict}"
-        )
-        if args.out is not None:
-            with open(args.out, "a", encoding="utf-8") as file:
-                file.write(json.dumps(result) + "\n")
-    return 1 if missed else 0
+    """Prints the table; 1 if a goal is missed."""
+    from cosformer import terminal
+    from cosformer.bench import machine, results
+
+    if args.repeats < 2:
+        raise ValueError(f"--repeats {args.repeats}: at least 2, for a spread")
+    found = list(rows(args.text, args.tokenizer, args.repeats))
+    if args.json:
+        settings = {"text": "given" if args.text else "python", "repeats": args.repeats}
+        command = ["bench", "data", *([] if args.repeats == 5 else ["--repeats", str(args.repeats)])]
+        new = results.document(found, machine.describe(THREADS), machine.provenance(command), settings)
+        text = json.dumps(new, indent=1) + "\n"
+        if args.json == "-":
+            print(text, end="")
+        else:
+            Path(args.json).write_text(text, encoding="utf-8")
+    if args.json != "-":
+        cells = [
+            [
+                r.what,
+                f"{r.value:,.4g}",
+                f"{r.low:,.4g} to {r.high:,.4g}",
+                r.unit,
+                f"at least {r.goal:,.4g}",
+                _reached(r),
+            ]
+            for r in found
+        ]
+        print(terminal.table(["", "median", "quartiles", "unit", "wanted", "reached"], cells))
+    return 0 if all(row.met for row in found) else 1
 
 
-def results(text: Path | None, tokenizer: Path | None, repeats: int) -> Iterator[dict[str, Any]]:
-    """Every measurement: what, value, unit, and the least it should be."""
-    yield _result("ListOps generator", listops_rate(), "rows/s", LISTOPS_ROWS_PER_SECOND)
+def _reached(row: "Row") -> str:
+    return "yes" if row.met else "no"
+
+
+def rows(text: Path | None, tokenizer: Path | None, repeats: int) -> Iterator["Row"]:
+    """Every measurement, as it is made."""
+    from cosformer.bench.measure import spread
+    from cosformer.bench.results import Row, measured
+
+    def row(name: str, what: str, unit: str, goal: float, samples: list[float]) -> Row:
+        return measured(Row(f"data/{name}", what, unit, "higher", goal=goal), spread(samples))
+
+    yield row("listops", "ListOps generator", "rows/s", LISTOPS_GOAL, [_listops_rate() for _ in range(repeats)])
     for level in ("easy", "intermediate", "hard"):
-        yield _result(
-            f"Pathfinder generator, {level}", pathfinder_rate(level), "images/s", PATHFINDER_IMAGES_PER_SECOND
-        )
-    yield _result("BPE preparation", bpe_share(text, tokenizer, repeats), "of the library's rate", BPE_SHARE)
-    yield _result("batches of 32 x 1024 delivered", batch_ratio(repeats), "per training step", 1.0)
-
-
-def _result(what: str, value: float, unit: str, at_least: float) -> dict[str, Any]:
-    return {"what": what, "value": value, "unit": unit, "at_least": at_least}
+        samples = [_pathfinder_rate(level) for _ in range(repeats)]
+        yield row(f"pathfinder/{level}", f"Pathfinder generator, {level}", "images/s", PATHFINDER_GOAL, samples)
+    yield row("bpe", "BPE preparation", "of the library's rate", BPE_GOAL, _bpe_shares(text, tokenizer, repeats))
+    yield row("batches", "batches of 32 x 1024", "per training step", BATCH_GOAL, _batch_ratios(repeats))
 
 
 def _seconds(action: Callable[[], Any]) -> float:
@@ -64,17 +87,15 @@ def _seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def listops_rate(rows: int = 8_000) -> float:
+def _listops_rate(rows: int = 8_000) -> float:
     """Rows per second on all cores, start of the workers included."""
     from cosformer.data.listops_trees import generate
 
     return rows / _seconds(lambda: sum(1 for _ in generate(rows, seed=0)))
 
 
-def pathfinder_rate(level: str, chunks: int = 8) -> float:
+def _pathfinder_rate(level: str, chunks: int = 4) -> float:
     """Images per second on all cores, start of the workers included."""
-    from functools import partial
-
     from cosformer.data.parallel import in_order
     from cosformer.data.pathfinder import CHUNK, draw_chunk
 
@@ -82,8 +103,9 @@ def pathfinder_rate(level: str, chunks: int = 8) -> float:
     return chunks * CHUNK / _seconds(lambda: sum(1 for _ in in_order(make, None, chunks)))
 
 
-def bpe_share(text: Path | None, tokenizer: Path | None, repeats: int) -> float:
+def _bpe_shares(text: Path | None, tokenizer: Path | None, repeats: int) -> list[float]:
     """Our whole preparation (read the file, encode, write the arrays) as a share of the library's bare batch encoding."""
+    from cosformer.bench.measure import interleaved
     from cosformer.data.archive import members, text_lines
     from cosformer.data.dataset import Writer
     from cosformer.data.subwords import Subwords
@@ -99,77 +121,64 @@ def bpe_share(text: Path | None, tokenizer: Path | None, repeats: int) -> float:
         vocabulary = Subwords.load(tokenizer) if tokenizer else Subwords.train(lines(), 8_000)
         listed = list(lines())
 
-        def prepare() -> None:
+        def ours() -> None:
             with tempfile.TemporaryDirectory() as out, Writer(Path(out)) as writer:
                 write_lines(writer, "train", lines(), vocabulary)
 
         def library() -> None:
             vocabulary.tokenizer.encode_batch(listed, add_special_tokens=False)
 
-        library()  # fills the library's cache of words
-        pairs = [(_seconds(library), _seconds(prepare)) for _ in range(repeats)]
-    return statistics.median(theirs / ours for theirs, ours in pairs)
+        samples = interleaved({"library": library, "ours": ours}, repeats=repeats)
+    return [theirs / our for theirs, our in zip(samples["library"], samples["ours"], strict=True)]
 
 
 def _library_text(file: Path) -> Path:
+    """The default text; ten lines of source are joined into one, which is about the length of WikiText's lines."""
     from cosformer.data import load_dataset
 
     flat = load_dataset("python").splits["train"].tokens.flat
-    file.write_bytes((flat[flat <= 256] - 1).astype("uint8").tobytes())
+    source = (flat[flat <= 256] - 1).astype("uint8").tobytes().splitlines()
+    file.write_bytes(b"\n".join(b" ".join(source[i : i + 10]) for i in range(0, len(source), 10)))
     return file
 
 
-def batch_ratio(repeats: int, steps: int = 8) -> float:
-    """Batches of bytes delivered per training step of a small model: two layers, width 64, linear in the length."""
+def _batch_ratios(repeats: int, steps: int = 4) -> list[float]:
+    """Batches delivered in the time of one training step of a small model (two layers, width 64, linear attention)."""
     import itertools
 
     import torch
 
+    from cosformer.bench.measure import interleaved
     from cosformer.data import load_dataset
-    from cosformer.data.batches import batches
+    from cosformer.data.batches import Batch, batches
+    from cosformer.models.classification import CosformerForSequenceClassification
+    from cosformer.models.config import CosformerConfig
 
-    dataset = load_dataset("listops-small")
-    model = _small_model(dataset.vocab_size)
+    torch.set_num_threads(THREADS)
+    dataset = load_dataset("pathfinder-small")
+    config = CosformerConfig(
+        vocab_size=dataset.vocab_size,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=1024,
+        pooling="mean",
+    )
+    model = CosformerForSequenceClassification(config)
     optimiser = torch.optim.Adam(model.parameters())
 
-    def deliver() -> list[Any]:
-        return list(itertools.islice(batches(dataset, "train", 32, shuffle=True, length=2000), steps))
+    def deliver() -> list[Batch]:
+        return list(itertools.islice(batches(dataset, "train", 32, shuffle=True), steps))
 
-    def train(delivered: list[Any]) -> None:
-        for batch in delivered:
-            logits = model(torch.from_numpy(batch.tokens[:, :1024]))
-            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(batch.labels))
+    ready = deliver()
+
+    def train() -> None:
+        for batch in ready:
+            loss = model(torch.from_numpy(batch.tokens), labels=torch.from_numpy(batch.labels)).loss
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
 
-    train(deliver()[:1])
-    ratios = []
-    for _ in range(repeats):
-        delivered: list[Any] = []
-        loading = _seconds(lambda into=delivered: into.extend(deliver()))
-        ratios.append(_seconds(lambda given=delivered: train(given)) / loading)
-    return statistics.median(ratios)
-
-
-def _small_model(vocab_size: int) -> Any:
-    """Embedding, two blocks of elementwise mixing and feed-forward, mean, head: about the cheapest model one would train."""
-    import torch
-    from torch import nn
-
-    class Small(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(vocab_size, 64)
-            self.blocks = nn.ModuleList(
-                nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(2)
-            )
-            self.head = nn.Linear(64, 10)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            x = self.embedding(tokens)
-            for block in self.blocks:
-                x = x + block(x) + x.mean(1, keepdim=True)
-            return self.head(x.mean(1))
-
-    return Small()
+    samples = interleaved({"train": train, "deliver": deliver}, repeats=repeats)
+    return [step / load for step, load in zip(samples["train"], samples["deliver"], strict=True)]
