@@ -103,15 +103,24 @@ static void load_sums(const plan_t *p, sums_t *s, const float *kv, const float *
     }
 }
 
+static void load_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, int with_features) {
+    const call_t *call = p->call;
+    const float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
+    c->qat = angles(c->qcos, p->q_turn, call->q_first + first, call->q_len, n);
+    rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
+    load_features(p, c->qx, with_features ? c->qphi : NULL, q, NULL, c->qat, n);
+    for (long r = 0; r < n; r++) c->inverse[r] = 1 / divisor(call, den[r]);
+    load_values(p, c->g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, n);
+}
+
+/* Whether b is found by the dq pass (else it comes from the saved output, before). Without causality dq comes first anyway. */
+static int finds_b(const call_t *call) { return !call->causal || call->dtype != F32; }
+
 /* n queries from `first` of head h; the keys of the same positions are in the chunk when causal. */
 static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, long h, long first, long n, long d0, long d1) {
     const call_t *call = p->call;
     long row = (at.b * call->H + h) * call->N + at.row + first, panel = p->chunk * 16;
     const float *den = call->den + row;
-    c->qat = angles(c->qcos, p->q_turn, call->q_first + first, call->q_len, n);
-    load_features(p, c->qx, NULL, rows_of(p, call->q, call->qs, at.b, h, at.row + first), NULL, c->qat, n);
-    for (long r = 0; r < n; r++) c->inverse[r] = 1 / divisor(call, den[r]);
-    load_values(p, c->g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, n);
     term_t terms[3];
     int count = 0;
     const float *sum = s->at + d0 * p->Er * 16;
@@ -126,13 +135,15 @@ static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, 
         triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, p->E * 16, p->E, c->qat, c->kat);
         terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, n, LOWER};
     }
-    combine(c->dx + d0 * 16, p->ldx, n, d1 - d0, terms, count, NULL, 0, (ahead_t){0});
+    rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
+    rows_t g = rows_of(p, call->g_out, call->gs, at.b, h, at.row + first + n);
+    combine(c->dx + d0 * 16, p->ldx, n, d1 - d0, terms, count, NULL, 0, ahead_of(p, q, g, least(p->chunk, at.n - first - n)));
     memcpy(c->zrun, s->z, 8 * (size_t)p->Dp);
     rows_t dq = rows_of(p, call->dq, call->dqs, at.b, h, at.row + first);
     for (long r = 0; r < n; r++) {
         float *x = c->qx + r * p->ldx, *d = c->dx + r * p->ldx;
         const float *key = c->kx + r * p->ldx;
-        if (call->dtype != F32)
+        if (finds_b(call))
             call->b[row + r] = -dot(x, d, p->Dp) * c->inverse[r] * divisor_slope(call, den[r]);
         float b = call->b[row + r], qc = p->halves == 2 ? c->qat.cos[r] : 1, qs = p->halves == 2 ? c->qat.sin[r] : 0;
         float kc = call->causal && p->halves == 2 ? c->kat.cos[r] : 1, ks = call->causal && p->halves == 2 ? c->kat.sin[r] : 0;
@@ -160,8 +171,10 @@ static void causal_dq(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long d0
         if (first >= before) {
             panel_rows(c->kp + d0 * panel, panel, c->kx + d0 * 16, p->ldx, d1 - d0, NULL, n);
             transpose(c->vt, p->E * 16, c->v, p->lde, n, p->E);
-            for (long g = 0; g < p->groups; g++)
+            for (long g = 0; g < p->groups; g++) {
+                load_queries(p, c, at, at.hk * p->groups + g, first - before, n, 0);
                 queries_dq(p, c, s, at, at.hk * p->groups + g, first - before, n, d0, d1);
+            }
         }
         if (first + n < at.s) absorb_keys_for_dq(p, c, s, n, d0, d1);
     }
@@ -194,16 +207,11 @@ static void transpose_r(const plan_t *p, sums_t *s) {
     }
 }
 
-/* Queries as R needs them: features, and [g, b] as rows and as panels e0 to e1. */
-static void load_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, long e0, long e1) {
-    const call_t *call = p->call;
-    long row = (at.b * call->H + h) * call->N + at.row + first;
-    c->qat = angles(c->qcos, p->q_turn, call->q_first + first, call->q_len, n);
-    load_features(p, c->qx, c->qphi, rows_of(p, call->q, call->qs, at.b, h, at.row + first), NULL, c->qat, n);
-    for (long r = 0; r < n; r++) c->inverse[r] = 1 / divisor(call, call->den[row + r]);
-    load_values(p, c->g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, n);
+/* The loaded queries as R needs them: [g, b] as rows and as panels e0 to e1. */
+static void panel_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, long e0, long e1) {
+    const float *b = p->call->b + (at.b * p->call->H + h) * p->call->N + at.row + first;
     panel_rows(c->gp + e0 * p->chunk * 16, p->chunk * 16, c->g + e0 * 16, p->lde, e1 - e0, NULL, n);
-    for (long r = 0; r < n; r++) c->g[r * p->lde + p->E] = call->b[row + r];
+    for (long r = 0; r < n; r++) c->g[r * p->lde + p->E] = b[r];
 }
 
 static void absorb_queries(const plan_t *p, const chunk_t *c, sums_t *s, long n, long e0, long e1) {
@@ -233,21 +241,30 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     } else {
         for_dk[count++] = (term_t){c->v, p->lde, s->rt, p->Er * 16, p->E + 1, FULL};
     }
+    long step = with_queries ? -p->chunk : n; /* the causal pass goes backwards */
+    rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + step);
+    rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + step);
+    ahead_t keys = ahead_of(p, key, value, with_queries ? least(p->chunk, first) : least(p->chunk, at.s - first - n));
     for_dk[count] = (term_t){c->p, p->chunk, c->qp, panel, n, UPPER};
     if (!with_queries) {
-        combine(c->dx, p->ldx, n, p->nd, for_dk, count, NULL, 0, (ahead_t){0});
+        combine(c->dx, p->ldx, n, p->nd, for_dk, count, NULL, 0, keys);
         combine(c->dv, p->lde, n, p->ne, for_dv, 1, NULL, 0, (ahead_t){0});
     }
     for (long g = 0; g < p->groups && with_queries; g++) {
-        load_queries(p, c, at, at.hk * p->groups + g, first - (at.s - at.n), n, 0, p->ne);
+        long h = at.hk * p->groups + g, query = first - (at.s - at.n);
+        load_queries(p, c, at, h, query, n, 1);
+        panel_queries(p, c, at, h, query, n, 0, p->ne);
         transpose(c->qt, p->Dp * 16, c->qx, p->ldx, n, p->D);
         panel_rows(c->qp, panel, c->qx, p->ldx, p->nd, NULL, n);
         transpose(c->gt, columns, c->g, p->lde, n, p->E + 1);
         triangle(c->p, p->chunk, n, 1, c->v, p->lde, c->gt, columns, p->E + 1, c->kat, c->qat);
         triangle(c->w, p->chunk, n, 1, c->kx, p->ldx, c->qt, p->Dp * 16, p->D, c->kat, c->qat);
         int skip_k = g ? count : 0, skip_v = g ? 1 : 0; /* the part from R counts once */
-        combine(c->dx, p->ldx, n, p->nd, for_dk + skip_k, count + 1 - skip_k, NULL, g > 0, (ahead_t){0});
-        combine(c->dv, p->lde, n, p->ne, for_dv + skip_v, 2 - skip_v, NULL, g > 0, (ahead_t){0});
+        rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + query - p->chunk);
+        rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + query - p->chunk);
+        ahead_t queries = ahead_of(p, q, grad, least(p->chunk, query));
+        combine(c->dx, p->ldx, n, p->nd, for_dk + skip_k, count + 1 - skip_k, NULL, g > 0, keys);
+        combine(c->dv, p->lde, n, p->ne, for_dv + skip_v, 2 - skip_v, NULL, g > 0, queries);
         absorb_queries(p, c, s, n, 0, p->ne);
     }
     rows_t dk = rows_of(p, call->dk, call->dks, at.b, at.hk, at.row + first);

@@ -50,14 +50,10 @@ static void load_keys(const plan_t *p, keys_t *k, head_t at, long first, long n,
 /* The chunk joins the state; the keys after it are fetched meanwhile. */
 static void absorb_keys(const plan_t *p, keys_t *k, float *state, head_t at, long first, long n, long e0, long e1) {
     const call_t *call = p->call;
-    long after = least(p->chunk, at.s - first - n), panels = e1 - e0, half = panels / 2;
     rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + n);
     rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + n);
-    ahead_t ahead_k = {key.data, key.stride, after, p->D * (long)p->size, 0};
-    ahead_t ahead_v = {value.data, value.stride, after, p->E * (long)p->size, 0};
-    accumulate(state, p->Fr * 16, p->F, half, k->phi, p->ldf, k->vp, p->chunk * 16, n, ahead_k);
-    accumulate(state + half * p->Fr * 16, p->Fr * 16, p->F, panels - half, k->phi, p->ldf, k->vp + half * p->chunk * 16,
-               p->chunk * 16, n, ahead_v);
+    accumulate(state, p->Fr * 16, p->F, e1 - e0, k->phi, p->ldf, k->vp, p->chunk * 16, n,
+               ahead_of(p, key, value, least(p->chunk, at.s - first - n)));
     for (long i = 0; i < p->F; i++) k->z[i] += k->zc[i];
 }
 
@@ -107,7 +103,7 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     int direct = call->dtype == F32 && p->E % 16 == 0;
     float *to = direct ? (float *)out.data + e0 * 16 : q->out;
     combine(to, direct ? p->E : p->lde, n, e1 - e0, terms, call->causal ? 2 : 1, q->inverse, 0,
-            (ahead_t){from.data + n * from.stride, from.stride, least(p->chunk, at.n - first - n), p->D * (long)p->size, 0});
+            ahead_of(p, (rows_t){from.data + n * from.stride, from.stride}, (rows_t){0}, least(p->chunk, at.n - first - n)));
     if (!direct)
         for (long r = 0; r < n; r++)
             store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,
@@ -226,7 +222,7 @@ static long blocks_for(const call_t *call, long heads, long panels) {
 }
 
 static int forward(const call_t *call) {
-    plan_t plan = make_plan(call, call->causal ? CAUSAL_CHUNK : WHOLE_CHUNK);
+    plan_t plan = make_plan(call, chunk_for(call));
     job_t job = {.p = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
     arena_t arena = {NULL};
     cut_keys(&plan, &arena), cut_queries(&plan, &arena), cut(&arena, plan.ne * plan.Fr * 16);

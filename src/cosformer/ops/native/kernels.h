@@ -1,5 +1,7 @@
 /* One build of all passes, for the instruction set of the including file. */
-#define CAUSAL_CHUNK 48 /* multiples of 16 and of every ROWS */
+#define CAUSAL_CHUNK 48 /* chunks are multiples of 16 */
+#define SMALL_CHUNK 32  /* where D and E are SMALL on average, or less */
+#define SMALL 40
 #define WHOLE_CHUNK 96
 #define STATE_BYTES (192 * 1024) /* what a causal pass keeps of a state in the second-level cache */
 #include "vector.h"

@@ -39,6 +39,12 @@ static plan_t make_plan(const call_t *call, long chunk) {
     return p;
 }
 
+/* Products inside a causal chunk grow with its length, the traffic of the state with its inverse. */
+static long chunk_for(const call_t *call) {
+    if (!call->causal) return WHOLE_CHUNK;
+    return call->D + call->E <= 2 * SMALL ? SMALL_CHUNK : CAUSAL_CHUNK;
+}
+
 /* Cosines and sines of the angles of n positions from `first`: one evaluation, then a rotation in float64. */
 static angles_t angles(float *to, const double turn[2][96], int64_t first, int64_t length, long n) {
     if (!length) return (angles_t){NULL, NULL};
@@ -65,6 +71,11 @@ INLINE rows_t rows_of(const plan_t *p, const char *data, const int64_t strides[3
 /* Rows of a tensor we made: contiguous [B, heads, n, width]. */
 INLINE rows_t own_rows(const plan_t *p, char *data, long head, long n, long width, long row) {
     return (rows_t){data + (head * n + row) * width * (long)p->size, width * (long)p->size};
+}
+
+/* Up to `rows` rows of two tensors, to be fetched ahead. */
+INLINE ahead_t ahead_of(const plan_t *p, rows_t x, rows_t value, long rows) {
+    return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size}, {value.data, value.stride, rows, p->E * (long)p->size}}};
 }
 
 INLINE vec widen(hvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }

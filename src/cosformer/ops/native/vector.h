@@ -53,17 +53,28 @@ INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, con
     }
 }
 
-/* Rows that the next chunk will read, fetched a few cache lines at a time while this one is computed. */
+/* Rows of two tensors that the next chunk will read, fetched a few cache lines at a time while this one is computed. */
 typedef struct {
-    const char *row;
-    long stride, rows, bytes, at;
+    struct {
+        const char *row;
+        long stride, rows, bytes;
+    } of[2];
+    int now;
+    long at;
 } ahead_t;
 
 INLINE void fetch(ahead_t *ahead, int lines) {
-    for (; lines > 0 && ahead->rows > 0; lines--) {
-        __builtin_prefetch(ahead->row + ahead->at, 0, 2);
-        ahead->at += 64;
-        if (ahead->at >= ahead->bytes) ahead->at = 0, ahead->row += ahead->stride, ahead->rows--;
+    while (lines > 0 && ahead->now < 2) {
+        if (ahead->of[ahead->now].rows <= 0) {
+            ahead->now++;
+            continue;
+        }
+        __builtin_prefetch(ahead->of[ahead->now].row + ahead->at, 0, 2);
+        lines--, ahead->at += 64;
+        if (ahead->at >= ahead->of[ahead->now].bytes) {
+            ahead->at = 0, ahead->of[ahead->now].rows--;
+            ahead->of[ahead->now].row += ahead->of[ahead->now].stride;
+        }
     }
 }
 
@@ -132,7 +143,7 @@ static void combine(float *to, long ld, long rows, long panels, const term_t *te
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
             vec sums[ROWS][LANES] = {};
-            fetch(&ahead, 6);
+            fetch(&ahead, 12);
             long live = least(ROWS, rows - r0);
             if (add)
                 for (int r = 0; r < live; r++)
