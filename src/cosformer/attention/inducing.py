@@ -17,7 +17,7 @@ class Inducing(Attention):
     traits = Traits(
         paper="Lee et al. 2019",
         time="(N + S) R D",
-        memory="N + S + R",
+        memory="(N + S) R",
         causal=False,
         cross=True,
         streaming=False,

@@ -78,7 +78,8 @@ class Nystrom(Attention):
         if self.conv_weight is None:
             return out
         weight = self.conv_weight.to(v.dtype)
-        return out + F.conv2d(v, weight, padding=(weight.shape[2] // 2, 0), groups=self.num_heads)
+        # added in place: for the longest sequences fresh memory costs as much as the arithmetic
+        return F.conv2d(v, weight, padding=(weight.shape[2] // 2, 0), groups=self.num_heads).add_(out)
 
     def segments(self, live: Tensor) -> tuple[Tensor, Tensor]:
         """Segment ``[B,N]`` of each live token (R for the others) and the number of tokens in each, ``[B,R]``."""
