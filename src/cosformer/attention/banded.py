@@ -13,7 +13,8 @@ def band_attention(
     """Position i attends to the keys i - left ... i + right, and to the first ``num_global`` keys, in one softmax.
 
     q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] or None -> [B,H,N,E]; the queries are the last N of the
-    S positions. With ``right=0`` the leading keys, too, are attended from the left only. Rows without a key give zeros.
+    S positions. The leading positions themselves see one another on both sides, whatever ``right`` is; Longformer
+    computes their rows otherwise. Rows without a key give zeros.
     """
     n, s = q.shape[2], k.shape[2]
     keep = torch.ones(1, s, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
@@ -22,7 +23,7 @@ def band_attention(
         return _blocks_attention(q, k, v, left, right, keep, num_global)[:, :, s - n :]
 
     i, j = torch.arange(s - n, s, device=q.device)[:, None], torch.arange(s, device=q.device)
-    pattern = (j >= i - left) & (j <= i + right) | (j < num_global) & ((j <= i) | (right > 0))
+    pattern = (j >= i - left) & (j <= i + right) | (j < num_global)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None] & pattern)
 
 
@@ -38,9 +39,6 @@ def _blocks_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, ke
     keys, values = windows(k, left, right, BLOCK), windows(v, left, right, BLOCK)
     if num_global:
         leading = keep[:, None, None, :num_global].expand(-1, blocks, BLOCK, -1)
-        if right == 0:
-            position = torch.arange(blocks * BLOCK, device=q.device).view(blocks, BLOCK, 1)
-            leading = leading & (torch.arange(leading.shape[-1], device=q.device) <= position)
         allowed = torch.cat((leading, allowed), dim=-1)
         keys = torch.cat((_repeat(k[:, :, :num_global], blocks), keys), dim=2)
         values = torch.cat((_repeat(v[:, :, :num_global], blocks), values), dim=2)
