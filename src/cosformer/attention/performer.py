@@ -115,6 +115,8 @@ def orthogonal_gaussian(rows: int, columns: int, *, seed: int) -> Tensor:
     """``[rows, columns]``: each row a Gaussian vector, orthogonal to the others in its block of ``columns`` rows."""
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-rows // columns)
-    directions = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator)).Q.mT
+    basis, triangle = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator))
+    # QR fixes the signs of the basis by its input, so some coordinates would always be negative and the features biased
+    directions = (basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]).mT
     lengths = torch.randn(rows, columns, generator=generator).norm(dim=-1, keepdim=True)
     return directions.flatten(0, 1)[:rows] * lengths

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.attention.feature_map import check_state
 from cosformer.attention.rfa import RandomFeatures
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
@@ -49,6 +50,8 @@ class GatedRandomFeatures(RandomFeatures):
     ) -> tuple[Tensor, LinearState]:
         with torch.autocast(q.device.type, enabled=False):
             fq, fk = self.features(q, k, first=0, fresh=fresh)
+            if state is not None:
+                check_state(state, fk, v)
             logit = (k.to(fk.dtype) @ self.gate_weight.to(fk.dtype)).squeeze(-1) + self.gate_bias.to(fk.dtype)
             log_keep, write = F.logsigmoid(logit), logit.neg().sigmoid()  # log g and 1 - g, each without cancellation
             if key_mask is not None:
