@@ -1,0 +1,440 @@
+"""The native kernels against a dense float64 definition: outputs, states and gradients, for every feature of the contract."""
+
+import itertools
+import threading
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from cosformer.ops import native
+from cosformer.ops.native.library import loaded
+from cosformer.ops.problem import Problem
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
+
+
+class Given(NamedTuple):
+    """Arguments of one call and the gradients that come in."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    kv: Tensor | None
+    z: Tensor | None
+    key_mask: Tensor | None
+    cu_seqlens: Tensor | None
+    p: Problem
+
+
+def given(
+    n=50,
+    s=None,
+    d=8,
+    e=8,
+    b=2,
+    h=4,
+    hk=2,
+    causal=True,
+    angles=True,
+    state=False,
+    mask=False,
+    dtype=torch.float32,
+    seed=0,
+    **kw,
+):
+    """A random problem; queries are the last n of s positions when causal."""
+    torch.manual_seed(seed)
+    s = n if s is None else s
+    k_first = 3 if state else 0
+    length = k_first + max(n, s) + 5 if angles else 0
+    q_first = k_first + (s - n if causal else 0)
+    features = d * (2 if angles else 1)
+    relu = kw.get("relu", True)
+
+    def draw(*shape):
+        return (torch.randn(*shape) if relu else torch.rand(*shape)).to(dtype)
+
+    kv = torch.randn(b, hk, features, e) if state else None
+    z = torch.rand(b, hk, features) if state else None
+    key_mask = torch.rand(b, s) > 0.3 if mask else None
+    p = Problem(relu, causal, q_first, k_first, length, length, kw.get("normaliser", "clamp"), kw.get("eps", 1e-6))
+    return Given(draw(b, h, n, d), draw(b, hk, s, d), torch.randn(b, hk, s, e).to(dtype), kv, z, key_mask, None, p)
+
+
+def turned(x: Tensor, first: int, length: int) -> Tensor:
+    if not length:
+        return x
+    angle = torch.pi / 2 * (first + torch.arange(x.shape[2], dtype=torch.float64)) / length
+    return torch.cat([x * angle.cos()[:, None].to(x.dtype), x * angle.sin()[:, None].to(x.dtype)], dim=-1)
+
+
+def dense(q, k, v, kv, z, key_mask, cu_seqlens, p: Problem):
+    """The definition: every score, in float64."""
+    if cu_seqlens is not None:
+        bounds = cu_seqlens.tolist()
+        spans = [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        parts = [dense(q[:, :, s], k[:, :, s], v[:, :, s], None, None, None, None, p) for s in spans]
+        return torch.cat([x[0] for x in parts], dim=2), torch.cat([x[1] for x in parts], dim=2), None, None
+    if p.relu:
+        q, k = q.relu(), k.relu()
+    if key_mask is not None:
+        k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
+    fq, fk = turned(q, p.q_first, p.q_len), turned(k, p.k_first, p.k_len)
+    kv = fk.new_zeros(*k.shape[:2], fk.shape[-1], v.shape[-1]) if kv is None else kv
+    z = fk.new_zeros(*k.shape[:2], fk.shape[-1]) if z is None else z
+    group = q.shape[1] // k.shape[1]
+    spread = [x.repeat_interleave(group, dim=1) for x in (fk, v, kv, z)]
+    weights = fq @ spread[0].mT
+    if p.causal:
+        weights = weights.tril(k.shape[2] - q.shape[2])
+    numerator = weights @ spread[1] + fq @ spread[2]
+    den = weights.sum(-1) + (fq @ spread[3][..., None])[..., 0]
+    sign = torch.where(den < 0, -1.0, 1.0)
+    divisor = {
+        "clamp": den.clamp_min(p.eps),
+        "add": den + p.eps,
+        "signed": sign * den.abs().clamp_min(p.eps),
+        "none": torch.ones_like(den),
+    }[p.normaliser]
+    return numerator / divisor[..., None], den, kv + fk.mT @ v, z + fk.sum(2)
+
+
+def gradients(g: Given, dtype=torch.float64):
+    """Random incoming gradients, and what they make of q, k, v, kv, z by autograd through the definition."""
+    torch.manual_seed(1)
+    inputs = [None if x is None else x.detach().to(dtype).requires_grad_() for x in g[:5]]
+    out, den, kv_next, z_next = dense(*inputs, *g[5:])
+    g_out = torch.randn(out.shape).to(g.v.dtype)
+    g_kv = None if g.kv is None else torch.randn(g.kv.shape)
+    g_z = None if g.z is None else torch.randn(g.z.shape)
+    loss = (out * g_out).sum()
+    if g_kv is not None:
+        loss = loss + (kv_next * g_kv).sum() + (z_next * g_z).sum()
+    wanted = torch.autograd.grad(loss, [x for x in inputs if x is not None], allow_unused=True)
+    return (out, den, kv_next, z_next), (g_out, g_kv, g_z), wanted
+
+
+def worst(got: Tensor, wanted: Tensor, scale: float | None = None) -> float:
+    """Largest error, relative to the largest value."""
+    if not wanted.numel():
+        return 0.0
+    scale = wanted.abs().max().item() if scale is None else scale
+    return (got.double() - wanted).abs().max().item() / max(scale, 1e-30)
+
+
+def check(g: Given, tolerance=2e-6, g_tolerance=5e-6):
+    results, incoming, wanted = gradients(g)
+    ours = native.forward(*g)
+    assert [x.dtype for x in ours] == [g.v.dtype, *[torch.float32] * 3]
+    for got, want in zip(ours, results, strict=True):
+        if want is not None:
+            assert got.shape == want.shape
+            assert worst(got, want.detach()) < tolerance
+    scale = max((x.abs().max().item() for x in wanted[:3] if x.numel()), default=0.0)
+    saved = [ours[2:]] if g.p.causal else [ours[2:], (None, None)]
+    for state in saved:
+        grads = native.backward(*incoming, *g[:7], ours[0], ours[1], *state, g.p)
+        for i, (got, want) in enumerate(zip(grads, wanted, strict=False)):
+            assert got.shape == want.shape
+            error = worst(got, want, scale if i < 3 else None)
+            if error >= g_tolerance:  # terms cancel (D = 1: dq is zero); then float32 itself is the measure
+                error_of_dense = worst(gradients(g, torch.float32)[2][i], want, scale if i < 3 else None)
+                assert error <= 4 * error_of_dense, ["dq", "dk", "dv", "dkv", "dz"][i]
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("angles", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("d", "e"), [(1, 1), (5, 7), (60, 60), (64, 64), (128, 40), (20, 130), (256, 256)])
+def test_sizes_of_heads(d, e, causal, angles):
+    check(given(70, d=d, e=e, causal=causal, angles=angles))
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 7, 16, 47, 48, 49, 96, 97, 200])
+@pytest.mark.parametrize("causal", [True, False])
+def test_lengths(n, causal):
+    check(given(n, d=16, e=12, causal=causal, state=n % 2 == 1))
+
+
+@pytest.mark.parametrize(("n", "s"), [(1, 60), (40, 41), (48, 150), (100, 130)])
+def test_causal_queries_are_the_last_positions(n, s):
+    check(given(n, s, causal=True, state=True, mask=True))
+
+
+@pytest.mark.parametrize(("n", "s"), [(1, 60), (60, 1), (130, 50), (50, 210), (0, 20), (20, 0)])
+def test_cross_attention(n, s):
+    check(given(n, s, causal=False, state=True))
+
+
+def test_each_side_has_its_own_angles():
+    g = given(40, 90, causal=False)
+    check(g._replace(p=g.p._replace(q_first=1, k_first=1, q_len=41, k_len=91)))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("h", "hk"), [(1, 1), (3, 3), (6, 1), (6, 2), (8, 8)])
+def test_grouped_heads(h, hk, causal):
+    check(given(100, b=1, h=h, hk=hk, d=24, e=40, causal=causal, state=True, mask=True))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("normaliser", ["clamp", "add", "signed", "none"])
+@pytest.mark.parametrize("relu", [True, False])
+def test_normalisers(normaliser, relu, causal):
+    check(given(60, causal=causal, normaliser=normaliser, relu=relu, eps=1e-3, angles=relu))
+
+
+def test_signed_divisor_keeps_the_sign():
+    g = given(60, relu=False, normaliser="signed", eps=0.5, angles=False)
+    check(g._replace(q=g.q - 0.9))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("bounds", [[0, 100], [0, 1, 1, 60, 61, 180], [0, 0, 50], [0, 30, 30]])
+def test_packed_sequences(bounds, causal):
+    g = given(bounds[-1], b=1, d=12, e=20, causal=causal)
+    check(g._replace(cu_seqlens=torch.tensor(bounds, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_two_calls_with_state_are_one(causal):
+    g = given(150, d=16, causal=causal)
+    whole = native.forward(*g)
+    first = native.forward(g.q[:, :, :70], g.k[:, :, :70], g.v[:, :, :70], None, None, None, None, g.p)
+    rest = (g.q[:, :, 70:], g.k[:, :, 70:], g.v[:, :, 70:])
+    second = native.forward(*rest, first[2], first[3], None, None, g.p._replace(q_first=70, k_first=70))
+    assert worst(second[0], whole[0][:, :, 70:].double()) < 1e-6
+    assert worst(second[2], whole[2].double()) < 1e-6
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_masked_keys_leave_nothing(causal):
+    """Not even NaN: padding may hold anything."""
+    g = given(100, causal=causal, mask=True, relu=False)
+    assert g.key_mask is not None
+    hole = ~g.key_mask[:, None, :, None]
+    dirty = g._replace(k=g.k.masked_fill(hole, torch.nan), v=g.v.masked_fill(hole, torch.inf))
+    clean = native.forward(*g)
+    for got, want in zip(native.forward(*dirty), clean, strict=True):
+        assert torch.equal(got, want)
+    g_out = torch.randn_like(clean[0])
+    grads = native.backward(g_out, None, None, *dirty[:7], *clean, g.p)
+    for got, want in zip(grads, native.backward(g_out, None, None, *g[:7], *clean, g.p), strict=True):
+        assert torch.equal(got, want)
+    assert (grads[1].masked_select(hole) == 0).all()
+    assert (grads[2].masked_select(hole) == 0).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("features", ["plain", "state and mask"])
+def test_bfloat16_errs_no_more_than_twice_the_rounded_float32(features, causal):
+    full = features != "plain"
+    g = given(150, d=32, e=24, causal=causal, state=full, mask=full, dtype=torch.bfloat16)
+    (out, *_), incoming, wanted = gradients(g)
+    ours = native.forward(*g)
+    assert worst(ours[0], out.detach()) <= 2 * worst(out.detach().bfloat16(), out.detach())
+    grads = native.backward(*incoming, *g[:7], *ours, g.p)
+    for got, want in zip(grads[:3], wanted[:3], strict=True):
+        assert got.dtype == torch.bfloat16
+        assert worst(got, want) <= 2 * worst(want.bfloat16(), want)
+
+
+def layouts(x: Tensor) -> dict[str, Tensor]:
+    b, h, n, d = x.shape
+    heads_inside = x.transpose(1, 2).contiguous().transpose(1, 2)
+    odd = torch.empty(b * h * n * d + 1, dtype=x.dtype)[1:].view(b, h, n, d).copy_(x)
+    gaps = torch.empty(b, h, n * 2, d + 3, dtype=x.dtype)[:, :, ::2, 2 : d + 2].copy_(x)
+    columns = x.mT.contiguous().mT
+    return {"heads inside": heads_inside, "unaligned": odd, "gaps": gaps, "channels outside": columns}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["heads inside", "unaligned", "gaps", "channels outside"])
+def test_strides_change_nothing(layout, dtype):
+    g = given(60, d=20, e=36, dtype=dtype)
+    moved = g._replace(q=layouts(g.q)[layout], k=layouts(g.k)[layout], v=layouts(g.v)[layout])
+    plain = native.forward(*g)
+    for got, want in zip(native.forward(*moved), plain, strict=True):
+        assert torch.equal(got, want)
+    g_out = torch.randn_like(plain[0])
+    wanted = native.backward(g_out, None, None, *g[:7], *plain, g.p)
+    for got, want in zip(
+        native.backward(layouts(g_out)[layout], None, None, *moved[:7], *plain, g.p), wanted, strict=True
+    ):
+        assert torch.equal(got, want)
+
+
+def test_broadcast_inputs():
+    g = given(60)
+    check(g._replace(q=g.q[:, :1].expand(-1, 4, -1, -1), v=g.v[:1].expand(2, -1, -1, -1)))
+
+
+@pytest.mark.parametrize("shape", [{"b": 0}, {"n": 0}, {"n": 0, "causal": False}, {"n": 0, "state": True}, {"e": 0}])
+def test_nothing_to_do(shape):
+    check(given(**{"n": 10, **shape}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("h", "hk"), [(1, 1), (3, 3), (4, 2), (8, 8)])
+def test_thread_counts_give_the_same_bits(h, hk, causal, dtype):
+    g = given(700, b=1, h=h, hk=hk, d=32, e=48, causal=causal, dtype=dtype)
+    runs = []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        ours = native.forward(*g)
+        g_out = torch.ones_like(ours[0])
+        runs.append([*ours, *native.backward(g_out, None, None, *g[:7], *ours, g.p)])
+        runs[-1] += native.backward(g_out, None, None, *g[:7], ours[0], ours[1], None, None, g.p) if not causal else []
+    for run in runs[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(run, runs[0], strict=True))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_dead_rows_are_zero(causal):
+    g = given(60, causal=causal)
+    g.q[:, :, 7] = -1
+    g.k[:, :, :3] = -1
+    out, den, kv_next, z_next = native.forward(*g)
+    assert (out[:, :, 7] == 0).all()
+    assert (den[:, :, 7] == 0).all()
+    if causal:
+        assert (out[:, :, :3] == 0).all()
+    grads = native.backward(torch.ones_like(out), None, None, *g[:7], out, den, kv_next, z_next, g.p)
+    assert all(x.isfinite().all() for x in grads)
+    assert (grads[0][:, :, 7] == 0).all()
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_nan_stays_nan(which):
+    g = given(60, d=20, e=20)
+    getattr(g, which)[0, 0, 10, 3] = torch.nan
+    out = native.forward(*g)[0]
+    seen = out[0, 0].isnan().any(-1)
+    assert seen[10]
+    assert not seen[:6].any()
+    assert seen[11:].all() == (which != "q")
+    assert not out[1].isnan().any()
+
+
+def test_far_keys_are_not_lost():
+    """One live key at the start, a query at the end of a million positions: the weight is tiny, not noise."""
+    length = 1_000_000
+    g = given(50, d=4, e=4, b=1, h=1, hk=1, causal=True, state=True)
+    k = torch.ones(1, 1, 1, 4)
+    first = native.forward(
+        k,
+        k,
+        torch.ones(1, 1, 1, 4),
+        None,
+        None,
+        None,
+        None,
+        g.p._replace(q_first=0, k_first=0, q_len=length, k_len=length),
+    )
+    p = g.p._replace(q_first=length - 50, k_first=length - 50, q_len=length, k_len=length, eps=1e-12)
+    q = g.q.abs() + 0.1
+    out, den, *_ = native.forward(q, -g.k.abs(), g.v, first[2], first[3], None, None, p)
+    wanted = dense(q.double(), -g.k.abs().double(), g.v.double(), first[2].double(), first[3].double(), None, None, p)
+    assert ((den - wanted[1]).abs() / wanted[1]).max() < 1e-6
+    assert worst(out, torch.ones(1, 1, 50, 4, dtype=torch.float64)) < 1e-6
+
+
+def test_small_numbers_are_not_flushed():
+    native.forward(*given(2000, b=1))
+    tiny = torch.full((1_000_000,), 1e-40)
+    assert ((tiny * 0.5) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize(("d", "e", "h", "hk"), [(64, 64, 8, 8), (5, 7, 6, 2), (16, 100, 2, 1), (64, 72, 4, 4)])
+def test_step_is_forward_of_one_token(d, e, h, hk, state, dtype):
+    g = given(1, d=d, e=e, h=h, hk=hk, b=3, state=state, mask=True, dtype=dtype)
+    out, _, kv_next, z_next = native.forward(*g)
+    step = native.step(g.q, g.k, g.v, g.kv, g.z, g.key_mask, g.p)
+    assert worst(step[0], out.double()) < (1e-6 if dtype == torch.float32 else 1e-2)
+    assert worst(step[1], kv_next.double()) < 1e-6
+    assert worst(step[2], z_next.double()) < 1e-6
+    if state:
+        kv, z = g.kv.clone(), g.z.clone()
+        again = native.step(g.q, g.k, g.v, kv, z, g.key_mask, g.p, in_place=True)
+        assert again[1] is kv
+        assert all(torch.equal(x, y) for x, y in zip(again, step, strict=True))
+
+
+def test_ten_thousand_steps_stay_with_float64():
+    torch.manual_seed(0)
+    n, length = 10_000, 10_000
+    q, k, v = (torch.randn(1, 2, n, 16) for _ in range(3))
+    p = Problem(True, True, 0, 0, length, length, "clamp", 1e-6)
+    wanted = _prefix_sums(q.double(), k.double(), v.double(), length)
+    kv, z, outs = None, None, []
+    for t in range(n):
+        at = slice(t, t + 1)
+        out, kv, z = native.step(q[:, :, at], k[:, :, at], v[:, :, at], kv, z, None, p._replace(q_first=t, k_first=t))
+        outs.append(out)
+    assert worst(torch.cat(outs, dim=2), wanted) < 1e-5
+
+
+def _prefix_sums(q: Tensor, k: Tensor, v: Tensor, length: int) -> Tensor:
+    fq, fk = turned(q.relu(), 0, length), turned(k.relu(), 0, length)
+    numerator = sum(
+        (fq[..., f, None] * (fk[..., f, None] * v).cumsum(2) for f in range(fq.shape[-1])), torch.zeros_like(v)
+    )
+    return numerator / (fq * fk.cumsum(2)).sum(-1, keepdim=True).clamp_min(1e-6)
+
+
+def test_calls_from_several_threads_do_not_meet():
+    problems = [given(300, d=16, seed=i, causal=i % 2 == 0) for i in range(6)]
+    wanted = [native.forward(*g)[0] for g in problems]
+    wrong = []
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            if not torch.equal(native.forward(*problems[i])[0], wanted[i]):
+                wrong.append(i)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_build_of_the_kernels(name, causal):
+    library = loaded()
+    try:
+        library.choose(name)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    try:
+        check(given(110, d=20, e=72, causal=causal, state=True, mask=True))
+        check(given(110, d=64, e=64, causal=causal))
+        g = given(1, d=20, e=72, state=True)
+        assert worst(native.step(*g[:6], g.p)[0], native.forward(*g)[0].double()) < 1e-6
+    finally:
+        library.choose(None)
+
+
+def test_says_what_it_cannot_take():
+    x = torch.zeros(1, 1, 4, 4)
+    assert native.why_not(x, x, x) == ""
+    assert "float64" in native.why_not(x.double())
+    assert "one dtype" in native.why_not(x, x.bfloat16())
+    assert "meta" in native.why_not(x.to("meta"))
+    with pytest.raises(RuntimeError, match="sse9"):
+        loaded().choose("sse9")
+    assert loaded().instructions in native.describe()
