@@ -38,10 +38,10 @@ class AdaptiveEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden_size]"""
-        out = self.projections[0].weight.new_zeros(*ids.shape, self.hidden_size)
-        for i, (band, projection) in enumerate(zip(self.bands, self.projections, strict=True)):
+        out = self.projections[0].weight.new_zeros(*ids.shape, self.hidden_size)  # pyright: ignore
+        for i, band in enumerate(self.bands):
             inside = (ids >= self.ends[i]) & (ids < self.ends[i + 1])
-            vectors = projection(band((ids - self.ends[i])[inside]))  # pyright: ignore[reportCallIssue]
+            vectors = self.projections[i](band((ids - self.ends[i])[inside]))
             out = out.masked_scatter(inside.unsqueeze(-1), vectors.to(out.dtype))
         return out
 

@@ -40,7 +40,7 @@ class CosformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, Attention):
             # the mechanism's own parameters start as its paper says; those that came from a file are left alone
             fresh = [p for p in module.parameters() if not getattr(p, "_is_hf_initialized", False)]
-            if fresh:
+            if fresh and hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # pyright: ignore[reportCallIssue]
         elif isinstance(module, AdaptiveEmbedding):
             for band, projection in zip(module.bands, module.projections, strict=True):
@@ -78,15 +78,19 @@ class CosformerPreTrainedModel(PreTrainedModel):
         where = pretrained_model_name_or_path
         if isinstance(config, PreTrainedConfig):
             _check_same_attention(config, where)
+        info_too = kwargs.pop("output_loading_info", False)
         try:
-            model = super().from_pretrained(where, *args, config=config, **kwargs)
+            loaded: Any = super().from_pretrained(where, *args, config=config, output_loading_info=True, **kwargs)
         except SafetensorError as error:
             raise ValueError(
                 f"the weights in {where} cannot be read ({error}); the file is damaged or cut off"
             ) from error
-        if config is None and isinstance(model, PreTrainedModel):
+        model, info = loaded
+        if not isinstance(config, PreTrainedConfig):
             _check_same_attention(model.config, where)
-        return model  # pyright: ignore[reportReturnType]
+        _check_whole_body(info, where)
+        _align(model)
+        return (model, info) if info_too else model  # pyright: ignore[reportReturnType]
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As transformers' own, and a model card (README.md) unless one is there."""
@@ -116,3 +120,20 @@ def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
             f" config asks for {config.attention!r} {config.attention_options or ''}; to swap it on purpose, run"
             " `cosformer convert`, or build the model and load the other's state dict into it"
         )
+
+
+def _check_whole_body(info: dict[str, Any], where: str | os.PathLike) -> None:
+    """Heads may be new; embeddings and layers must be all there, and nothing else, or the config is not the weights'."""
+    body = ("embeddings.", "layers.", "final_norm.")
+    for kind, what in (("missing_keys", "lack"), ("unexpected_keys", "hold, but the config has no place for,")):
+        keys = sorted(key for key in info[kind] if key.removeprefix("model.").startswith(body))
+        if keys:
+            shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
+            raise ValueError(f"the weights in {where} {what} {shown}; use the config they were saved with")
+
+
+def _align(model: nn.Module) -> None:
+    """Weights mapped from a file may start anywhere; kernels then add in another order, and bits differ from before."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % 64:
+            tensor.data = tensor.data.clone()
