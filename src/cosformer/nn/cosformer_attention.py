@@ -99,11 +99,10 @@ class CosformerAttention(nn.Module):
             query, key, value = (x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         q, k, v = self._heads(query, key, value)
-        causal = self.causal or is_causal or self._is_causal_mask(attn_mask, q.shape[2], k.shape[2])
+        masked = is_causal or self._is_causal_mask(attn_mask, q.shape[2], k.shape[2])
+        causal = self.causal or masked
         key_mask = None if key_padding_mask is None else _keep(key_padding_mask)
-        out = cosformer_attention(
-            q, k, v, causal=causal, max_len=self.max_len, key_mask=key_mask, eps=self.eps
-        )  # fmt: skip
+        out = cosformer_attention(q, k, v, causal=causal, max_len=self.max_len, key_mask=key_mask, eps=self.eps)
         weights = self._weights(q, k, key_mask, causal) if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
@@ -124,10 +123,10 @@ class CosformerAttention(nn.Module):
             raise ValueError("extend needs causal attention; build the module with causal=True")
         q, k, v = self._heads(x, x, x)
         key_mask = None if key_padding_mask is None else _keep(key_padding_mask)
-        out, state = cosformer_attention(
+        out, new_state = cosformer_attention(
             q, k, v, causal=True, max_len=self.max_len, key_mask=key_mask, state=state, return_state=True, eps=self.eps
         )
-        return self._merge(out), state
+        return self._merge(out), new_state
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project and split: ``[B, H, length, head_dim]`` each."""

@@ -5,32 +5,50 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cosformer.ops import chunked
+from cosformer.ops import chunked, native
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
-    "dense": "the definition, an N x S matrix; fastest for short input",
-    "chunked": "linear, plain PyTorch, any device",
+    "dense": "the definition, an N x S matrix; any device",
+    "chunked": "linear, plain PyTorch; any device",
+    "native": "linear, compiled kernels; float32 and bfloat16 on the CPU",
 }
 
-DENSE_UP_TO = 256  # longest N and S for which `auto` takes the dense form
+# linear backends: modules with `forward` and `backward`
+_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
+
+DENSE_UP_TO = 256  # longest N and S for which `auto` prefers the dense form to the chunked one
 
 
 def kernel(name: str) -> ModuleType:
     """The module with ``forward`` and ``backward`` of a linear backend."""
-    return {"chunked": chunked}[name]
+    return _KERNELS[name]
 
 
-def check_backend(name: str) -> None:
-    if name != "auto" and name not in BACKENDS:
+def why_not(name: str, *tensors: Tensor) -> str:
+    """Why a backend cannot take these q, k, v here; an empty string: it can."""
+    return native.why_not(*tensors) if name == "native" else ""
+
+
+def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:
+    """The backends that run here for a dtype."""
+    example = torch.empty(0, dtype=dtype, device=device)
+    return [name for name in BACKENDS if not why_not(name, example)]
+
+
+def check_backend(name: str, *tensors: Tensor) -> None:
+    """An unknown name is the caller's mistake; a known one that cannot run here is the machine's."""
+    if name == "auto":
+        return
+    if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(BACKENDS)}")
+    if reason := why_not(name, *tensors):
+        raise RuntimeError(f"backend {name!r} cannot run here: {reason}; use backend='auto'")
 
 
-def choose(q: Tensor, k: Tensor, cu_seqlens: Tensor | None) -> str:
+def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
+    if not native.why_not(q, k, v):
+        return "native"
     short = cu_seqlens is None and max(q.shape[2], k.shape[2]) <= DENSE_UP_TO
     return "dense" if short else "chunked"
-
-
-def supported_dtypes() -> tuple[torch.dtype, ...]:
-    return torch.float64, torch.float32, torch.bfloat16, torch.float16

@@ -42,7 +42,9 @@ class Chunk:
         if p.causal:
             self.w = new(heads, rows, n)
             self.w_heads = self.by_head(self.w)
-            self.weight = pair_weight(n, n, causal=True, q_len=p.q_len, k_len=p.k_len, dtype=dtype, device=device)
+            weight = pair_weight(n, n, causal=True, q_len=p.q_len, k_len=p.k_len, dtype=dtype, device=device)
+            assert weight is not None  # a causal weight always has zeros
+            self.weight = weight
 
     def by_head(self, x: Tensor) -> Tensor:
         """``[h, rows, ...] -> [h, groups, n, ...]``, a view."""

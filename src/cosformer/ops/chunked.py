@@ -67,6 +67,8 @@ def backward(
     cu_seqlens: Tensor | None,
     out: Tensor,
     den: Tensor,
+    kv_next: Tensor,
+    z_next: Tensor,
     p: Problem,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
@@ -81,7 +83,8 @@ def backward(
             for span in _spans(cu_seqlens):
                 g1, q1, k1, v1, out1, den1 = (x[:, :, span] for x in (g_out, q, k, v, out, den))
                 dq1, dk1, dv1 = (x[:, :, span] for x in (dq, dk, dv))
-                dkv.zero_(), dz.zero_()
+                dkv.zero_()
+                dz.zero_()
                 _backward_sequence(g1, q1, k1, v1, None, out1, den1, kv, z, dq1, dk1, dv1, dkv, dz, p)
     return dq, dk, dv, dkv, dz
 

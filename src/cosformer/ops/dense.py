@@ -69,7 +69,7 @@ def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> T
     # in place: the product keeps its factors for the backward pass, not its result
     if q.shape[1] == k.shape[1]:
         return scores.mul_(weight)
-    scores.unflatten(-2, (-1, n)).mul_(weight)
+    scores.unflatten(-2, (q.shape[1] // k.shape[1], n)).mul_(weight)
     return scores
 
 
@@ -96,9 +96,10 @@ def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:
 
 def stack_heads(x: Tensor, key_heads: int) -> Tensor:
     """``[B,H,N,D] -> [B,Hk,G*N,D]``: the G heads that share a key head one below the other, so k is never repeated."""
-    return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).flatten(2, 3)
+    return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, x.shape[1] // key_heads)).flatten(2, 3)
 
 
 def unstack_heads(x: Tensor, heads: int) -> Tensor:
     """``[B,Hk,G*N,E] -> [B,H,N,E]``, the way back."""
-    return x if x.shape[1] == heads else x.unflatten(2, (heads // x.shape[1], -1)).flatten(1, 2)
+    groups = heads // x.shape[1]
+    return x if groups == 1 else x.unflatten(2, (groups, x.shape[2] // groups)).flatten(1, 2)

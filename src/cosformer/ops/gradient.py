@@ -24,18 +24,17 @@ class LinearKernel(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        out, den, _, _ = output
-        ctx.mark_non_differentiable(den)
-        ctx.save_for_backward(*inputs[:8], out, den)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:8], *output)
         ctx.settings = inputs[8:]
 
     @staticmethod
     def backward(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        *tensors, start, out, den = ctx.saved_tensors
+        *tensors, start, out, den, kv_next, z_next = ctx.saved_tensors
         # a compiled graph has first derivatives only
         compiling = torch.compiler.is_compiling()
         run = torch.ops.cosformer.linear_backward if compiling else LinearKernelBackward.apply
-        dq, dk, dv, dkv, dz = run(g_out, g_kv, g_z, *tensors, out, den, start, *ctx.settings)  # pyright: ignore
+        dq, dk, dv, dkv, dz = run(g_out, g_kv, g_z, *tensors, out, den, kv_next, z_next, start, *ctx.settings)  # pyright: ignore
         state = tensors[3] is not None
         return dq, dk, dv, dkv if state else None, dz if state else None, *[None] * (2 + SCALARS)
 
@@ -51,9 +50,9 @@ class LinearKernelBackward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        # out and den are functions of the other inputs: the definition below accounts for them
-        ctx.save_for_backward(*inputs[:10], inputs[12])
-        ctx.settings = inputs[13:]
+        # out, den and the next state are functions of the other inputs: the definition below accounts for them
+        ctx.save_for_backward(*inputs[:10], inputs[14])
+        ctx.settings = inputs[15:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -75,4 +74,4 @@ class LinearKernelBackward(torch.autograd.Function):
             return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))
 
         second = torch.func.vjp(first_derivative, *known)[1](tuple(grads[: len(known) - 3]))
-        return *second, *[None] * (8 - len(known)), *[None] * (4 + SCALARS)
+        return *second, *[None] * (8 - len(known)), *[None] * (6 + SCALARS)

@@ -20,7 +20,8 @@ _PROBLEM = (
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? kv, Tensor? z, Tensor? key_mask, Tensor? cu_seqlens"
 _LIBRARY.define(f"linear_forward({_INPUTS}, {_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)")
 _LIBRARY.define(
-    f"linear_backward(Tensor g_out, Tensor g_kv, Tensor g_z, {_INPUTS}, Tensor out, Tensor den, {_PROBLEM})"
+    f"linear_backward(Tensor g_out, Tensor g_kv, Tensor g_z, {_INPUTS}, Tensor out, Tensor den, "
+    f"Tensor kv_next, Tensor z_next, {_PROBLEM})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 SCALARS = 10  # fields of _PROBLEM
@@ -66,7 +67,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, *rest: Any) -> tuple[T
     features = k.shape[-1] if isinstance(k_len, int) and k_len == 0 else 2 * k.shape[-1]
     state = (*k.shape[:2], features)
     return (
-        new_output(q, v),
+        q.new_empty(*q.shape[:3], v.shape[-1]) if rest[-1] == "native" else new_output(q, v),
         q.new_empty(q.shape[:3], dtype=acc),
         q.new_empty(*state, v.shape[-1], dtype=acc),
         q.new_empty(state, dtype=acc),
@@ -111,7 +112,7 @@ torch.library.register_vmap(
     "cosformer::linear_forward", _vmap_rule(torch.ops.cosformer.linear_forward, 7), lib=_LIBRARY
 )
 torch.library.register_vmap(
-    "cosformer::linear_backward", _vmap_rule(torch.ops.cosformer.linear_backward, 12), lib=_LIBRARY
+    "cosformer::linear_backward", _vmap_rule(torch.ops.cosformer.linear_backward, 14), lib=_LIBRARY
 )
 
 

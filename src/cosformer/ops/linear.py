@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import backends
 from cosformer.ops.chunk import FP16_MAX
@@ -43,7 +44,7 @@ def linear_attention(
     eps added (``add``), keeps its sign away from zero (``signed``), or is not divided by (``none``).
     """
     check_normaliser(normaliser)
-    backends.check_backend(backend)
+    backends.check_backend(backend, fq, fk, v)
     problem = Problem(relu, causal, 0, 0, 0, 0, normaliser, eps)
     return attend(fq, fk, v, key_mask, None, problem, state, return_state, max_len=0, backend=backend)
 
@@ -108,11 +109,15 @@ def _compute(
 ) -> tuple[Tensor, Any, Any]:
     one_token = need_state and p.causal and q.shape[2] == k.shape[2] == 1
     if backend == "auto":
-        backend = "step" if one_token else backends.choose(q, k, cu_seqlens)
+        backend = "step" if one_token else backends.choose(q, k, v, cu_seqlens)
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
-        out, _, kv, z = LinearKernel.apply(q, k, v, kv, z, key_mask, cu_seqlens, start, *p, backend)  # pyright: ignore
+        arguments = (q, k, v, kv, z, key_mask, cu_seqlens)
+        if start is None and _may_call_directly(*arguments):
+            out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
+        else:
+            out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
         return out, kv, z
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
@@ -126,6 +131,16 @@ def _compute(
     else:
         out, kv, z = _PLAIN_FORMS[backend](q, k, v, kv, z, key_mask, p)
     return out.to(dtype), kv, z
+
+
+def _may_call_directly(*tensors: Tensor | None) -> bool:
+    """Whether nothing watches this call (gradients, tracing, torch.func): then the dispatcher's cost can be saved."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if _get_current_dispatch_mode() is not None:
+        return False
+    plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    return plain and not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
 
 
 _PLAIN_FORMS = {"dense": dense_attention, "factored": factored_attention, "step": attend_one}

@@ -54,8 +54,6 @@ def cosformer_attention(
     """
     _check_tensors(q, k, v, key_mask)
     n, s = q.shape[2], k.shape[2]
-    if backend != "auto":
-        backends.check_backend(backend)
     if align != "absolute":
         _check_proportional(align, causal, q_offset, key_mask, cu_seqlens, state, return_state)
         q_len, k_len, q_first, k_first, length = max(n, 1), max(s, 1), 1, 1, 0
@@ -75,6 +73,7 @@ def cosformer_attention(
         raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
     if not q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type):
         q, k, v = _cast_for_autocast(q, k, v)
+    backends.check_backend(backend, q, k, v)
     p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", eps)
     return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
 

@@ -1,0 +1,102 @@
+"""What the operator's tests share: the definition written out once more, NaN-filled memory, the backends of this machine."""
+
+import math
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+settings.load_profile("default")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.fixture(autouse=True)
+def nan_filled_memory():
+    """torch.empty hands out NaN: a buffer that is read before it is written shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.manual_seed(0)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def write_out(q, k, v, *, causal=False, max_len=None, q_offset=0, align="absolute", key_mask=None, eps=1e-6):
+    """cosFormer attention as the paper defines it, 1-based positions, k and v repeated for grouped heads; float64."""
+    q, k, v = q.double(), k.double(), v.double()
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    n, s = q.shape[2], k.shape[2]
+    i = torch.arange(1, n + 1, dtype=torch.float64, device=q.device)[:, None] + q_offset
+    j = torch.arange(1, s + 1, dtype=torch.float64, device=q.device)[None, :]
+    if align == "proportional":
+        distance = i / n - j / max(s, 1)
+    else:
+        distance = (i - j) / (max_len or max(n + q_offset, s))
+    scores = torch.einsum("bhnd,bhsd->bhns", q.relu(), k.relu()) * torch.cos(math.pi / 2 * distance)
+    if causal:
+        scores = torch.where(j <= i, scores, 0)
+    if key_mask is not None:
+        scores = torch.where(key_mask[:, None, None, :], scores, 0)
+    return torch.einsum("bhns,bhse->bhne", scores, v) / scores.sum(-1, keepdim=True).clamp_min(eps)
+
+
+@pytest.fixture
+def definition():
+    return write_out
+
+
+def make(*sizes, dtype=torch.float64, device="cpu", grad=True, seed=0):
+    """q, k, v of (B, H, Hk, N, S, D, E)."""
+    b, h, hk, n, s, d, e = sizes
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((b, h, n, d), (b, hk, s, d), (b, hk, s, e))
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype) for shape in shapes]
+    return [x.requires_grad_(grad) for x in tensors]
+
+
+@pytest.fixture
+def tensors():
+    return make
+
+
+def assert_equal(actual, expected, limit):
+    """Largest difference, relative to the largest expected number (at least 1), below ``limit``; NaN never passes."""
+    assert actual.shape == expected.shape
+    if actual.numel() == 0:
+        return
+    scale = expected.detach().abs().max().double().clamp_min(1)
+    error = ((actual.detach().double() - expected.detach().double()).abs().max() / scale).item()
+    assert error <= limit, f"error {error:.3e} exceeds {limit:.0e}"
+
+
+@pytest.fixture
+def close():
+    return assert_equal
+
+
+@pytest.fixture
+def close_with_gradients():
+    def check(actual, expected, inputs, limit=1e-12):
+        assert_equal(actual, expected, limit)
+        weight = torch.randn(expected.shape, dtype=expected.dtype, device=expected.device)
+        for got, want in zip(
+            torch.autograd.grad(actual, inputs, weight.to(actual.dtype), retain_graph=True),
+            torch.autograd.grad(expected, inputs, weight, retain_graph=True),
+            strict=True,
+        ):
+            assert_equal(got, want, limit)
+
+    return check

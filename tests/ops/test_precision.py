@@ -1,0 +1,167 @@
+"""Half precision, autocast, dead rows, and derivatives: what float64 on random input does not show."""
+
+import pytest
+import torch
+
+from cosformer import cosformer_attention
+from cosformer.ops.backends import available_backends
+
+HALF = [torch.bfloat16, torch.float16]
+CASES = [(b, t) for t in [*HALF, torch.float32] for b in ["auto", *available_backends(t)]]
+EVERY = [(b, t) for t in [*HALF, torch.float32, torch.float64] for b in ["auto", *available_backends(t)]]
+
+
+def with_gradients(f, q, k, v, weight):
+    leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    out = f(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, weight.to(out.dtype))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backend", "dtype"), CASES)
+def test_error_is_within_twice_that_of_the_rounded_definition(definition, tensors, causal, backend, dtype):
+    q, k, v = tensors(2, 4, 2, 400, 400, 32, 32, dtype=dtype, grad=False)
+    weight = torch.randn(2, 4, 400, 32).to(dtype)
+    exact = with_gradients(
+        lambda *x: definition(*x, causal=causal, max_len=512), q.double(), k.double(), v.double(), weight
+    )
+
+    def rounded(q, k, v):
+        return cosformer_attention(q, k, v, causal=causal, max_len=512, backend="dense")
+
+    reference = [x.to(dtype) for x in with_gradients(rounded, q.float(), k.float(), v.float(), weight)]
+    got = with_gradients(
+        lambda *x: cosformer_attention(*x, causal=causal, max_len=512, backend=backend), q, k, v, weight
+    )
+    # float32 is its own rounding: the unit there is its resolution at the largest number
+    unit = torch.finfo(dtype).eps if dtype == torch.float32 else 0.0
+    for name, a, r, e in zip(("out", "dq", "dk", "dv"), got, reference, exact, strict=True):
+        assert a.dtype == dtype
+        limit = 2 * ((r.double() - e).abs().max() + unit * e.abs().max())
+        error = (a.double() - e).abs().max()
+        assert error <= limit, f"{name}: error {error:.2e} exceeds {limit:.2e}"
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_state_of_half_precision_input_is_float32(tensors, dtype):
+    q, k, v = tensors(1, 2, 2, 10, 10, 4, 4, dtype=dtype, grad=False)
+    out, state = cosformer_attention(q, k, v, causal=True, max_len=20, return_state=True)
+    assert out.dtype == dtype and state.kv.dtype == state.z.dtype == torch.float32
+    one = [x[:, :, :1] for x in (q, k, v)]
+    out, state = cosformer_attention(*one, causal=True, max_len=20, state=state, return_state=True)
+    assert out.dtype == dtype and state.kv.dtype == torch.float32
+
+
+@pytest.mark.parametrize("n", [40, 400])
+@pytest.mark.parametrize("causal", [False, True])
+def test_autocast_takes_its_dtype_and_keeps_float32_sums(tensors, causal, n):
+    q, k, v = tensors(1, 2, 2, n, n, 16, 16, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = cosformer_attention(q, k, v, causal=causal, max_len=512)
+    out.float().sum().backward()
+    low = [x.detach().bfloat16() for x in (q, k, v)]
+    expected = cosformer_attention(*low, causal=causal, max_len=512)
+    assert out.dtype == torch.bfloat16 and torch.equal(out, expected)
+    assert q.grad.dtype == torch.float32 and q.grad.isfinite().all()
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # a mixture, as layers under autocast hand out
+        assert cosformer_attention(low[0], k, low[2], causal=causal, max_len=512).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backend", "dtype"), EVERY)
+def test_rows_with_nothing_to_attend_to_give_zeros(tensors, causal, backend, dtype):
+    q, k, v = tensors(2, 2, 2, 300, 300, 4, 4, dtype=dtype, grad=False)
+    dead_queries = [q.clone().neg_().abs_().neg_(), k, v]
+    dead_keys = [q, -k.abs(), v]
+    orthogonal = [torch.zeros_like(q), torch.zeros_like(k), v]
+    orthogonal[0][..., 0], orthogonal[1][..., 1] = 1, 1
+    for case in (dead_queries, dead_keys, orthogonal):
+        leaves = [x.clone().requires_grad_() for x in case]
+        out = cosformer_attention(*leaves, causal=causal, max_len=300, backend=backend)
+        assert not out.any()
+        for grad in torch.autograd.grad(out, leaves, torch.full_like(out, 100)):
+            assert grad.isfinite().all()
+    mask = torch.zeros(2, 300, dtype=torch.bool)
+    mask[0, 250:] = True
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = cosformer_attention(*leaves, causal=causal, max_len=300, key_mask=mask, backend=backend)
+    assert not out[1].any() and out[0].any()
+    assert not causal or not out[0, :, :250].any()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out, leaves, torch.ones_like(out)))
+
+
+@pytest.mark.parametrize(("backend", "dtype"), EVERY)
+def test_no_keys_at_all(tensors, backend, dtype):
+    q, k, v = tensors(2, 2, 2, 5, 0, 4, 4, dtype=dtype)
+    out = cosformer_attention(q, k, v, max_len=9, backend=backend)
+    assert out.shape == (2, 2, 5, 4) and not out.any()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v), allow_unused=True) if g is not None)
+    q, k, v = tensors(2, 2, 2, 0, 3, 4, 4, dtype=dtype)
+    assert cosformer_attention(q, k, v, max_len=9, backend=backend).shape == (2, 2, 0, 4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backend", "dtype"), EVERY)
+def test_near_dead_rows_never_give_inf(tensors, causal, backend, dtype):
+    """A tiny sum below eps: gradients of order 1/eps, beyond float16's range, saturate."""
+    q, k, v = tensors(1, 1, 1, 300, 300, 4, 4, dtype=torch.float32, grad=False)
+    leaves = [(x * s).to(dtype).requires_grad_() for x, s in ((q, 1e-4), (k, 1e-7), (v, 100.0))]
+    out = cosformer_attention(*leaves, causal=causal, max_len=300, backend=backend)
+    assert out.isfinite().all()
+    for grad in torch.autograd.grad(out, leaves, torch.full_like(out, 1000)):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", available_backends(torch.float64))
+def test_first_and_second_derivatives(causal, backend):
+    q, k, v = ((torch.rand(1, 2, 6, 2, dtype=torch.float64) + 0.1).requires_grad_() for _ in range(3))
+    k2, v2 = (x.detach()[:, :1].requires_grad_() for x in (k, v))
+
+    def f(q, k, v):
+        return cosformer_attention(q, k, v, causal=causal, max_len=9, backend=backend)
+
+    assert torch.autograd.gradcheck(f, (q, k2, v2))
+    assert torch.autograd.gradgradcheck(f, (q, k2, v2))
+
+
+@pytest.mark.parametrize("backend", available_backends(torch.float64))
+def test_second_derivatives_with_state_mask_and_packing(backend):
+    q, k, v = ((torch.rand(1, 1, 5, 2, dtype=torch.float64) + 0.1).requires_grad_() for _ in range(3))
+    mask = torch.tensor([[True, False, True, True, True]])
+
+    def through_state(q, k, v):
+        pieces = [[x[:, :, :2], x[:, :, 2:]] for x in (q, k, v)]
+        a, state = cosformer_attention(
+            *(x[0] for x in pieces), causal=True, max_len=9, return_state=True, backend=backend, key_mask=mask[:, :2]
+        )
+        b, state = cosformer_attention(
+            *(x[1] for x in pieces), causal=True, max_len=9, state=state, return_state=True, backend=backend
+        )
+        return a, b, state.kv
+
+    assert torch.autograd.gradgradcheck(through_state, (q, k, v))
+    cu = torch.tensor([0, 2, 5])
+
+    def packed(q, k, v):
+        return cosformer_attention(q, k, v, causal=True, max_len=9, cu_seqlens=cu, backend=backend)
+
+    assert torch.autograd.gradgradcheck(packed, (q, k, v))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", [b for b in available_backends() if b != "dense"])
+def test_what_backward_keeps_is_linear(causal, backend):
+    """Saved tensors: q, k, v, out, the row sums and two states; nothing of size N x N or N x D x E."""
+    n, d, e = 2048, 8, 8
+    q, k = (torch.randn(1, 2, n, d, requires_grad=True) for _ in range(2))
+    v = torch.randn(1, 2, n, e, requires_grad=True)
+    saved = {}
+
+    def pack(x):
+        saved[x.data_ptr()] = x.nbytes
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        cosformer_attention(q, k, v, causal=causal, max_len=n, backend=backend)
+    assert sum(saved.values()) <= 4 * 2 * (n * (2 * d + 2 * e + 1) + 2 * 2 * d * (e + 1))
