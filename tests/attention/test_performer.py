@@ -1,6 +1,7 @@
 """Performer against the performer-pytorch package with its projection matrix, against softmax, and its redraws."""
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def softmax_error(num_features, eps=None):
 def test_the_error_to_softmax_falls_as_features_grow():
     errors = [softmax_error(m) for m in (16, 64, 256, 1024, 4096)]
     # one over the square root: 0.5 for each step, measured 0.47 to 0.51
-    assert all(after < 0.6 * before for before, after in zip(errors, errors[1:], strict=False)), errors
+    assert all(after < 0.6 * before for before, after in pairwise(errors)), errors
     assert errors[-1] < 0.02
 
 
@@ -101,7 +102,7 @@ def test_it_is_redrawn_by_training_calls_only():
     for _ in range(7):
         attn(q, k, v)
         drawn.append(attn.projection.clone())
-    changed = [not torch.equal(a, b) for a, b in zip(drawn, drawn[1:], strict=False)]
+    changed = [not torch.equal(a, b) for a, b in pairwise(drawn)]
     assert changed == [False, False, False, True, False, False, True]
 
     attn.eval()

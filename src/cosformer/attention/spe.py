@@ -15,9 +15,10 @@ BLOCK = 64  # positions that share the cosine of their first one
 class Spe(FeatureMap):
     """Linear attention (elu + 1) of q^, k^, random images of q and k that carry relative positions (Liutkus et al. 2021).
 
-    ``E[q^_m.k^_n] = sum_c q_mc k_nc P_c(m - n) / sqrt(D)`` with, for each head and channel c, the learned function
+    ``E[q^_m.k^_n] = sqrt(R / D) sum_c q_mc k_nc P_c(m - n)`` with, for each head and channel c, the learned function
     ``P_c(x) = delta_c sum_s gain_cs^2 cos(2 pi f_cs x + phase_cs) + 1 - delta_c`` of ``num_sines`` sines (the sine
-    variant). q^ and k^ have ``num_realizations`` channels; more of them come closer to the expectation.
+    variant). q^ and k^ have R = ``num_realizations`` channels; more of them come closer to the expectation. The factor
+    keeps the channels of q^ and k^ about as large as those of q and k, where elu + 1 bends.
 
     The random numbers are shared by queries, keys and the batch: in evaluation and in :meth:`extend` those in the
     buffers, drawn from ``seed``; in training every call draws new ones from torch's generator (``torch.manual_seed``).
