@@ -27,7 +27,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 # Learned D x D maps of the values leave no choice of their width.
 SAME_VALUE_DIM = {("longformer", 2)}
 # No bidirectional form.
-CAUSAL_ONLY: set[str] = set()
+CAUSAL_ONLY = {"rfa_gate_gaussian", "rfa_gate_arccos"}
 # Rules that hold for the others and are no promise of these.
 NO_PROMISE: dict[str, dict[str, str]] = {
     "padding": {"bigbird": "its last block is the last of the tensor, padded or not"},
