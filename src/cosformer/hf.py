@@ -1,6 +1,8 @@
 """Meets Hugging Face transformers: importing this registers our models, and our attention for stock models."""
 
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -8,6 +10,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from cosformer.hf_attention import NAME, cosformer_forward, cosformer_mask
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
@@ -20,6 +23,10 @@ AutoModel.register(CosformerConfig, CosformerModel, exist_ok=True)
 AutoModelForCausalLM.register(CosformerConfig, CosformerForCausalLM, exist_ok=True)
 AutoModelForMaskedLM.register(CosformerConfig, CosformerForMaskedLM, exist_ok=True)
 AutoModelForSequenceClassification.register(CosformerConfig, CosformerForSequenceClassification, exist_ok=True)
+
+# for stock models: from_pretrained(..., attn_implementation="cosformer")
+AttentionInterface.register(NAME, cosformer_forward)
+AttentionMaskInterface.register(NAME, cosformer_mask)
 
 __all__ = [
     "CosformerConfig",

@@ -15,6 +15,7 @@ class StateLayer(CacheLayerMixin):
     def __init__(self) -> None:
         super().__init__()
         self.state: Any = None
+        self.pending = False  # keys were handed on and no state has come back yet
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
@@ -24,7 +25,11 @@ class StateLayer(CacheLayerMixin):
 
         The attention function finds it there, attends to state and keys, and stores the next state.
         """
-        self.is_initialized = True
+        if self.pending:
+            raise ValueError(
+                "a StateCache needs an attention that keeps states; load the model with attn_implementation='cosformer'"
+            )
+        self.is_initialized = self.pending = True
         key_states.cosformer_layer = self  # pyright: ignore[reportAttributeAccessIssue]
         return key_states, value_states
 
@@ -38,7 +43,7 @@ class StateLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.state = None
+        self.state, self.pending = None, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         if self.state is not None:

@@ -1,0 +1,204 @@
+"""cosFormer attention for stock transformers models: what ``attn_implementation="cosformer"`` runs.
+
+A stock model hands over queries, keys and values and keeps everything else. What has no linear form is refused: nothing is
+dropped in silence.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from cosformer.models.state_cache import StateLayer
+from cosformer.ops.operator import cosformer_attention
+
+NAME = "cosformer"
+
+# arguments that change the scores in a way without linear form -> what to do instead
+_NO_LINEAR_FORM = {
+    "position_bias": "models with a learned bias on the scores, such as T5, cannot run it",
+    "sliding_window": "set the config's sliding_window to None, or keep the model's own attention",
+    "softcap": "set the config's attn_logit_softcapping to None, or keep the model's own attention",
+    "s_aux": "models with attention sinks cannot run it",
+    "cu_seq_lens_q": "pad the sequences instead of packing them",
+    "cu_seq_lens_k": "pad the sequences instead of packing them",
+    "cache": "continuous batching keeps paged keys; use generate()",
+    "output_attentions": "there is no attention matrix; leave it out",
+}
+# tensors that come along and mean nothing for the scores
+_HARMLESS = {"position_ids", "cache_position", "num_items_in_batch", "position_embeddings", "encoder_hidden_states"}
+_HARMLESS |= {"token_type_ids", "encoder_attention_mask"}
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions")
+_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop", "attn_dropout")
+
+_previous = threading.local()  # the self-attention that ran just before, whose cross-attention may come next
+_told: set[str] = set()
+
+
+def cosformer_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """``query [B,H,N,D]``, ``key`` and ``value [B,Hk,S,.]``, mask ``[B,S]`` from :func:`cosformer_mask` -> ``[B,N,H,E]``.
+
+    ``scaling`` multiplies every score alike and cancels in the normalisation.
+    """
+    _refuse(kwargs)
+    if dropout:
+        _mention_dropout(module, dropout)
+    causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    if causal is None:
+        raise ValueError(f"{type(module).__name__} does not say whether it is causal; cosformer attention cannot guess")
+    layer = getattr(key, "cosformer_layer", None)
+    max_len = max_len_of(getattr(module, "config", None))
+    _check_mask(attention_mask, key, query, layer, max_len)
+    if layer is not None:
+        offset = layer.get_seq_length()
+        out = _with_state(query, key, value, attention_mask, causal, layer, max_len)
+    else:
+        offset = key.shape[2] - query.shape[2] if causal else _cross_offset(module, query, key)
+        out = cosformer_attention(
+            query, key, value, causal=causal, max_len=max_len, q_offset=offset, key_mask=attention_mask
+        )
+    _remember(module, query, offset if causal else None)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def cosformer_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    device: torch.device | str = "cpu",
+    **kwargs: Any,
+) -> Tensor | None:
+    """The padding mask as bool ``[B, kv_length]``, None if nothing is masked; any other pattern raises."""
+    if mask_function not in (causal_mask_function, bidirectional_mask_function):
+        raise ValueError(
+            "this model asks for more than a causal or padding mask (a sliding window, chunks, packed sequences or a custom"
+            " pattern), which attn_implementation='cosformer' cannot honour; pad instead of packing, or keep the model's own"
+            " attention"
+        )
+    if (
+        kv_offset
+        or not isinstance(q_offset, int)
+        or (mask_function is causal_mask_function and q_offset + q_length != kv_length)
+    ):
+        raise ValueError(
+            "attn_implementation='cosformer' works with a growing cache (the default DynamicCache) or a cosformer StateCache,"
+            " not with a static or sliding one"
+        )
+    if attention_mask is None:
+        # a cached step always gets a mask, so that keys that do not match it are noticed
+        return torch.ones(batch_size, kv_length, dtype=torch.bool, device=device) if q_offset else None
+    if attention_mask.shape[-1] != kv_length:
+        raise ValueError(
+            f"attention_mask covers {attention_mask.shape[-1]} positions and there are {kv_length} keys; it must cover the"
+            " tokens seen before and the new ones"
+        )
+    if not q_offset and not torch.compiler.is_compiling() and bool(attention_mask.all()):
+        return None
+    return attention_mask.bool()
+
+
+def max_len_of(config: Any) -> int | None:
+    """The paper's M for a stock config: its ``cosformer_max_len`` if set, else its longest sequence; None if it states none."""
+    chosen = getattr(config, "cosformer_max_len", None)
+    if chosen is not None:
+        return chosen
+    lengths = [getattr(config, name, None) for name in _LENGTHS]
+    return max((x for x in lengths if isinstance(x, int) and x > 0), default=None)
+
+
+def _with_state(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, layer: StateLayer, max_len: int | None
+) -> Tensor:
+    if not causal:
+        raise ValueError(
+            "a StateCache serves causal self-attention; for an encoder-decoder pass"
+            " EncoderDecoderCache(StateCache(), DynamicCache())"
+        )
+    new = None if mask is None else mask[:, -query.shape[2] :]
+    out, layer.state = cosformer_attention(
+        query, key, value, causal=True, max_len=max_len, key_mask=new, state=layer.state, return_state=True
+    )
+    layer.pending = False
+    return out
+
+
+def _check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLayer | None, max_len: int | None) -> None:
+    if mask is None:
+        return
+    keys = key.shape[2] + (0 if layer is None else layer.get_seq_length())
+    if mask.dim() != 2 or mask.shape != (key.shape[0], keys):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} for {keys} keys: attn_implementation='cosformer' takes a padding mask"
+            " [batch, keys]; a mask per query has no linear form"
+        )
+    if max_len is None:
+        raise ValueError(
+            "this model's config states no longest sequence, which a padded batch needs: set config.cosformer_max_len to the"
+            " longest number of positions you will use"
+        )
+
+
+def _cross_offset(module: nn.Module, query: Tensor, key: Tensor) -> int:
+    """Position of the first query of a bidirectional or cross-attention.
+
+    A cached decoder hands its cross-attention the newest query alone. Its place is that of the self-attention of the same
+    layer, which always runs just before.
+    """
+    before = getattr(_previous, "call", None)
+    if before is not None and before[:3] == (id(getattr(module, "config", None)), _layer(module), query.shape[2]):
+        return before[3]
+    if query.shape[2] == 1 and key.shape[2] > 1:
+        raise ValueError(
+            f"{type(module).__name__} attends with one query whose position is not known; cosformer attention needs it"
+        )
+    return 0
+
+
+def _remember(module: nn.Module, query: Tensor, offset: int | None) -> None:
+    config = id(getattr(module, "config", None))
+    _previous.call = None if offset is None else (config, _layer(module), query.shape[2], offset)
+
+
+def _layer(module: nn.Module) -> Any:
+    return getattr(module, "layer_idx", None)
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    for name, way_out in _NO_LINEAR_FORM.items():
+        if kwargs.get(name) is not None and kwargs[name] is not False:
+            raise ValueError(f"attn_implementation='cosformer' has no form of {name}; {way_out}")
+    for name, given in kwargs.items():
+        if isinstance(given, Tensor) and name not in _HARMLESS:
+            raise ValueError(
+                f"attn_implementation='cosformer' does not know the tensor argument {name}; it may change scores"
+            )
+
+
+def _mention_dropout(module: nn.Module, dropout: float) -> None:
+    config = getattr(module, "config", None)
+    fields = [name for name in _DROPOUTS if getattr(config, name, None)] or ["attention dropout"]
+    text = (
+        f"attention dropout has no linear form: cosformer attention goes on without config.{fields[0]}={dropout};"
+        " set it to 0 to be rid of this message"
+    )
+    if text not in _told:
+        _told.add(text)
+        warnings.warn(text, stacklevel=3)
