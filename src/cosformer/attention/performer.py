@@ -30,7 +30,7 @@ class Performer(FeatureMap):
     """
 
     traits = Traits(
-        paper="Choromanski et al. 2021", time="N m D", memory="N m", causal=True, cross=True, streaming=True
+        paper="Choromanski et al. 2021", time="N F D", memory="N F", causal=True, cross=True, streaming=True
     )
     projection: Tensor
     calls: Tensor
