@@ -40,11 +40,7 @@ class Inducing(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        allowed = None
-        if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
-            allowed = key_mask[:, None, None, :]
+        allowed = None if key_mask is None else key_mask[:, None, None, :]
         batch = q.shape[0]
         read = self.read_points.to(q.dtype).expand(batch, -1, -1, -1)
         write = self.write_points.to(q.dtype).expand(batch, -1, -1, -1)

@@ -54,11 +54,12 @@ class Linformer(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        if key_mask is not None:
-            # rows of K and V, before the projection: after it every row mixes all positions
-            keep = key_mask[:, None, :, None]
-            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
-        length = k.shape[2]
-        k = self.project_k[..., :length].to(k.dtype) @ k
-        v = self.project_v[..., :length].to(v.dtype) @ v
+        k, v = self.project(k, self.project_k, key_mask), self.project(v, self.project_v, key_mask)
         return F.scaled_dot_product_attention(q, k, v)
+
+    def project(self, x: Tensor, weight: Tensor, key_mask: Tensor | None) -> Tensor:
+        """x [B,H,S,C] -> [B,H,R,C]."""
+        if key_mask is not None:
+            # before the projection: after it every row mixes all positions
+            x = torch.where(key_mask[:, None, :, None], x, 0)
+        return weight[..., : x.shape[2]].to(x.dtype) @ x

@@ -61,9 +61,8 @@ class Nystrom(Attention):
         self.check(q, k, v, key_mask)
         live, allowed = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool), None
         if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
             live, allowed = key_mask, key_mask[:, None, None, :]
+            v = torch.where(key_mask[:, None, :, None], v, 0)  # for the convolution
 
         segment, count = self.segments(live)
         alive = (count > 0)[:, None, None, :]  # landmarks: fewer than R when there are fewer tokens
