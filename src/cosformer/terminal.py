@@ -1,6 +1,7 @@
 """Plain output: aligned tables, and colour and a status line where a person is looking."""
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -35,6 +36,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def status(text: str) -> None:
     """Show what is going on, on one line of stderr that the next call overwrites; nothing where that is no terminal."""
     if sys.stderr.isatty():
-        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        width = shutil.get_terminal_size()[0]
         sys.stderr.write(_CLEAR_LINE + text[: max(width - 1, 0)])
         sys.stderr.flush()

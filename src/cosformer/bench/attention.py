@@ -84,9 +84,11 @@ def _rows(args: argparse.Namespace) -> Iterator[Any]:
     repeats = min(args.repeats, 3) if args.quick else args.repeats
     if args.attentions is None:
         from cosformer.bench import operator
-        from cosformer.ops.backends import check_backend
+        from cosformer.ops.backends import available_backends
 
-        check_backend(args.backend)
+        known = ["auto", *available_backends()]
+        if args.backend not in known:
+            raise ValueError(f"--backend {args.backend} does not run here; there are: {', '.join(known)}")
         lengths = args.lengths or (QUICK_LENGTHS if args.quick else LENGTHS)
         return operator.rows(lengths, backend=args.backend, repeats=repeats, threads=args.threads)
     from cosformer.bench import zoo

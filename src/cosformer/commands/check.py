@@ -11,6 +11,8 @@ from typing import Any
 from cosformer import terminal
 from cosformer._version import __version__
 
+DTYPES = ("float32", "float64")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to run the forms: cpu, cuda, cuda:1 (default: cpu)")
@@ -96,30 +98,35 @@ def _missing(wanted: dict[str, list[str]], extra: str) -> list[str]:
 
 
 def backends(device: str) -> dict[str, dict[str, Any]]:
-    """What each backend is, and for float32 and float64 why it does not run here (an empty string: it does)."""
+    """What each backend is, and for each dtype why it does not run here (an empty string: it does)."""
     import torch
 
-    from cosformer.bench.exactness import why_not
-    from cosformer.ops.backends import BACKENDS
+    from cosformer.ops import native
+    from cosformer.ops.backends import BACKENDS, why_not
 
-    single, double = why_not(torch.float32, device), why_not(torch.float64, device)
-    return {name: {"about": BACKENDS[name], "float32": single[name], "float64": double[name]} for name in BACKENDS}
+    found: dict[str, dict[str, Any]] = {}
+    for name, about in BACKENDS.items():
+        examples = {dtype: torch.empty(0, dtype=getattr(torch, dtype), device=device) for dtype in DTYPES}
+        found[name] = {"about": about, "why_not": {dtype: why_not(name, x) for dtype, x in examples.items()}}
+    found["native"]["about"] += f" ({native.describe()})" if native.available() else ""
+    return found
 
 
-def auto_choices(device: str, longest: int = 4096) -> list[dict[str, Any]]:
-    """What ``backend="auto"`` takes for N = S from 1 to ``longest`` in float32, as spans of lengths."""
+def auto_choices(device: str, longest: int = 4096) -> dict[str, list[dict[str, Any]]]:
+    """For each dtype what ``backend="auto"`` takes for N = S from 1 to ``longest``, as spans of lengths."""
     import torch
 
     from cosformer.ops.backends import choose
 
-    spans: list[dict[str, Any]] = []
-    for n in range(1, longest + 1):
-        x = torch.empty(1, device=device).expand(1, 8, n, 64)
-        name = choose(x, x, None)
-        if not spans or spans[-1]["backend"] != name:
-            spans.append({"backend": name, "from": n, "to": None})
-            if len(spans) > 1:
-                spans[-2]["to"] = n - 1
+    spans: dict[str, list[dict[str, Any]]] = {dtype: [] for dtype in DTYPES}
+    for dtype, found in spans.items():
+        for n in range(1, longest + 1):
+            x = torch.empty(1, dtype=getattr(torch, dtype), device=device).expand(1, 8, n, 64)
+            name = choose(x, x, x, None)
+            if not found or found[-1]["backend"] != name:
+                found.append({"backend": name, "from": n, "to": None})
+                if len(found) > 1:
+                    found[-2]["to"] = n - 1
     return spans
 
 
@@ -132,18 +139,26 @@ def _text(report: dict[str, Any]) -> str:
         lines.append("  cosformer runs from its sources; install it to use extras: pip install .")
     lines += ["", f"Backends on {report['device']}"]
     for name, backend in report["backends"].items():
-        reasons = [f"not {dtype}: {backend[dtype]}" for dtype in ("float32", "float64") if backend[dtype]]
-        lines.append(f"  {name:8} {backend['about']}" + (f" ({'; '.join(reasons)})" if reasons else ""))
-    lines += ["", "What backend='auto' takes (float32, N = S)"]
-    for span in report["auto"]:
-        lines.append(
-            f"  N {span['from']:,} to {span['to']:,}: {span['backend']}"
-            if span["to"]
-            else f"  N {span['from']:,} and above: {span['backend']}"
-        )
-    lines += ["  one token with a state: step", "", "Exactness against the definition (largest error, relative)", ""]
+        lines.append(f"  {name:8} {backend['about']}")
+        reasons = dict.fromkeys(reason for reason in backend["why_not"].values() if reason)
+        lines += [f"           {reason}" for reason in reasons]
+    lines += ["", "What backend='auto' takes (N = S)"]
+    for dtype, spans in report["auto"].items():
+        lines.append(f"  {dtype:8} {', '.join(map(_span, spans))}")
+    lines += [
+        "  one token with a state: a step of its own",
+        "",
+        "Exactness against the definition (largest error, relative)",
+        "",
+    ]
     lines += [exactness_table(report["exactness"]), "", verdict(report["exactness"])]
     return "\n".join(lines)
+
+
+def _span(span: dict[str, Any]) -> str:
+    if span["to"] is None:
+        return f"{span['backend']} from {span['from']:,} tokens on"
+    return f"{span['backend']} from {span['from']:,} to {span['to']:,}"
 
 
 def exactness_table(findings: list[dict[str, Any]]) -> str:

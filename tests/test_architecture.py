@@ -1,0 +1,169 @@
+"""The shape of the house: imports go one way, and every mechanism, data set, command and benchmark is in its table."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "cosformer"
+
+# Modules that anyone may import, and that import nothing of ours but each other
+BASE = {"_version", "extras", "terminal"}
+
+# layer -> the other layers it may import
+ALLOWED: dict[str, set[str]] = {
+    "ops": set(),
+    "attention": {"ops"},
+    "nn": {"attention", "ops"},
+    "models": {"nn", "attention", "ops"},
+    "hf": {"models", "nn", "attention", "ops"},
+    "data": set(),
+    "tasks": {"data", "models", "nn", "attention", "ops"},
+    "experiment": set(),
+    "recipes": {"experiment"},
+    "train": {"experiment", "recipes", "tasks", "data", "models", "hf"},
+    "bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
+    "figures": set(),
+    "report": {"figures"},
+}
+ALLOWED["reproduce"] = {*ALLOWED["bench"], "bench", "figures", "report"}
+ALLOWED["commands"] = {*ALLOWED["reproduce"], "reproduce"}
+ALLOWED["cli"] = {"commands"}
+ALLOWED["__main__"] = {"cli"}
+ALLOWED["__init__"] = {"ops", "attention", "nn", "models", "hf"}
+
+# packages of others that a layer may import when it is imported itself; inside functions it may import more
+AT_IMPORT: dict[str, set[str]] = {
+    "ops": {"torch", "numpy"},
+    "attention": {"torch"},
+    "nn": {"torch"},
+    "data": {"numpy", "torch"},
+    "experiment": set(),
+    "recipes": set(),
+    "commands": set(),
+    "cli": set(),
+    "extras": set(),
+    "terminal": set(),
+    "_version": set(),
+    "__init__": set(),
+    "__main__": set(),
+}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of everything that the code imports, wherever the statement stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def at_import(tree: ast.Module) -> Iterator[str]:
+    """What is imported when the module is, types apart."""
+    for node in tree.body:
+        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not for_types and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from imported(node)
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for path in modules():
+        layer = layer_of(path)
+        assert layer in ALLOWED or layer in BASE, f"{layer} is no layer; add it to ALLOWED with what it may import"
+        allowed = ALLOWED.get(layer, set()) | BASE | {layer}
+        for name in imported(ast.parse(path.read_text())):
+            top, _, rest = name.partition(".")
+            other = rest.split(".")[0]
+            is_ours = top == "cosformer" and ((SOURCE / other).is_dir() or (SOURCE / f"{other}.py").exists())
+            if is_ours and other and other not in allowed:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert not wrong, wrong
+
+
+def test_heavy_packages_are_imported_where_they_are_allowed() -> None:
+    wrong = []
+    for path in modules():
+        layer = layer_of(path)
+        if layer in AT_IMPORT:
+            for name in at_import(ast.parse(path.read_text())):
+                top = name.split(".")[0]
+                if top not in sys.stdlib_module_names and top not in AT_IMPORT[layer] | {"cosformer"}:
+                    wrong.append(f"{path.relative_to(SOURCE)} imports {name} when it is imported itself")
+    assert not wrong, wrong
+
+
+def test_the_layers_of_the_map_have_no_circle() -> None:
+    def reach(layer: str) -> set[str]:
+        return set().union(*({other} | reach(other) for other in ALLOWED[layer]))
+
+    for layer in ALLOWED:
+        assert layer not in reach(layer)
+
+
+def test_every_attention_is_in_its_table() -> None:
+    from cosformer.attention import ATTENTIONS, Attention, attention_class
+
+    table = {(module, name) for module, name in ATTENTIONS.values()}
+    for path in (SOURCE / "attention").glob("*.py"):
+        module = import_module(f"cosformer.attention.{path.stem}") if path.stem != "__init__" else None
+        for name, value in vars(module).items() if module else ():
+            own = isinstance(value, type) and issubclass(value, Attention) and value.__module__ == module.__name__
+            if own and hasattr(value, "traits"):
+                assert (module.__name__, name) in table, f"{name} of {path.name} is missing from ATTENTIONS"
+    for key, (module, name) in ATTENTIONS.items():
+        assert attention_class(key).__name__ == name
+        assert name == "".join(part.capitalize() for part in key.split("_")), f"class {name} for the key {key!r}"
+        assert (SOURCE.parent / Path(*module.split(".")).with_suffix(".py")).exists()
+
+
+def test_every_data_set_is_in_its_table() -> None:
+    from cosformer.data import DATASETS, dataset_function
+
+    table = {(module, function) for module, function, _ in DATASETS.values()}
+    for path in (SOURCE / "data").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            loads = isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "Dataset"
+            # functions with keyword-only options load a set by name; others only pass sets on
+            if loads and not node.name.startswith("_") and not node.args.args:
+                name = (f"cosformer.data.{path.stem}", node.name)
+                assert name in table, f"{node.name} of {path.name} is missing from DATASETS"
+    for name in DATASETS:
+        assert callable(dataset_function(name))
+
+
+def test_every_command_and_benchmark_is_in_its_table() -> None:
+    from cosformer.cli import COMMANDS
+    from cosformer.commands.bench import BENCHES
+
+    commands = {path.stem for path in (SOURCE / "commands").glob("*.py")} - {"__init__"}
+    assert commands == {module.rpartition(".")[2] for module, _ in COMMANDS.values()}
+    assert all(module == f"cosformer.commands.{name}" for name, (module, _) in COMMANDS.items())
+    runnable = {
+        path.stem
+        for path in (SOURCE / "bench").glob("*.py")
+        if re.search(r"^def configure\(", path.read_text(), re.MULTILINE)
+    }
+    assert runnable == set(BENCHES)
+
+
+def test_no_file_is_called_after_nothing() -> None:
+    assert not [path for path in modules() if path.stem in ("utils", "helpers", "common", "misc")]
+
+
+def test_files_stay_readable() -> None:
+    lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in modules()}
+    assert not {name: length for name, length in lengths.items() if length > 400}
