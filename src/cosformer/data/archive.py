@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import tarfile
@@ -43,7 +44,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
             if head[257:262] == b"ustar" or ".tar" in path.name:
                 yield from _tar_members(path, stream, wanted)
             elif wanted(_plain_name(path.name)):
-                yield _plain_name(path.name), stream
+                yield _plain_name(path.name), _checked(stream, path)
 
 
 def _folder_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -54,7 +55,7 @@ def _folder_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
             name = _plain_name(full.relative_to(path).as_posix())
             if wanted(name):
                 with _damage_named(full), open(full, "rb") as raw, _decompressed(raw) as stream:
-                    yield name, stream
+                    yield name, _checked(stream, full)
 
 
 def _tar_members(path: Path, stream: IO[bytes], wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -64,7 +65,7 @@ def _tar_members(path: Path, stream: IO[bytes], wanted: Callable[[str], bool]) -
             if member.isfile() and wanted(_plain_name(member.name)):
                 content = tar.extractfile(member)
                 assert content is not None
-                yield _plain_name(member.name), content
+                yield _plain_name(member.name), _checked(content, path)
 
 
 def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -73,7 +74,27 @@ def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             _refuse_climbing(path, member.filename)
             if not member.is_dir() and wanted(_plain_name(member.filename)):
                 with archive.open(member) as content:
-                    yield _plain_name(member.filename), content
+                    yield _plain_name(member.filename), _checked(content, path)
+
+
+class _CheckedReads(io.RawIOBase):
+    """Passes reads on; damage met there is reported with the name of the file on disk."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream, self._path = stream, path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _damage_named(self._path):
+            data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _checked(stream: IO[bytes], path: Path) -> IO[bytes]:
+    return io.BufferedReader(_CheckedReads(stream, path), 1 << 16)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ CLOSE, FIRST_DIGIT = 5, 6  # ids: 0 pads, 1..4 are operators
 MAX_DEPTH, MAX_ARGUMENTS = 10, 10
 SHORTEST, LONGEST = 500, 2000  # both excluded
 _OPERATOR_CHANCE = 0.25
+_PATIENCE = 200  # chunks without one kept tree before giving up
 _ROOTS = 8192  # trees of one chunk, of which about one in twelve is kept
 
 
@@ -42,7 +43,14 @@ def _unique(chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: i
     seen: set[bytes] = set()
     if rows == 0:
         return
+    barren = 0
     for flat, offsets, values in chunks:
+        barren = 0 if len(values) else barren + 1
+        if barren == _PATIENCE:
+            raise ValueError(
+                f"no tree of {SHORTEST} to {LONGEST} tokens among {_PATIENCE * _ROOTS:,}; such depths and numbers of "
+                f"arguments do not reach that length: take the defaults ({MAX_DEPTH} and {MAX_ARGUMENTS}) or larger ones"
+            )
         for i, value in enumerate(values.tolist()):
             tokens = flat[offsets[i] : offsets[i + 1]]
             digest = hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()

@@ -1,0 +1,112 @@
+"""Files as they come: folders, tar, zip, compressed or not; damage and tricks are refused with the file's name."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosformer.data.archive import members, text_lines
+
+FILES = {"top/a.txt": b"alpha\n" * 500, "top/deep/b.txt": b"beta", "top/c.bin": b"\0"}
+
+
+def _tar(path: Path, mode: str, files: dict[str, bytes] = FILES) -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _zip(path: Path, files: dict[str, bytes] = FILES) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def _folder(path: Path) -> Path:
+    for name, content in FILES.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    (path / "top/a.txt").unlink()
+    (path / "top/a.txt.xz").write_bytes(lzma.compress(FILES["top/a.txt"]))
+    return path
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "tar": lambda p: _tar(p / "x.tar", "w"),
+    "tar.gz": lambda p: _tar(p / "x.tar.gz", "w:gz"),
+    "tar.xz": lambda p: _tar(p / "x.tar.xz", "w:xz"),
+    "tar.bz2": lambda p: _tar(p / "x.tar.bz2", "w:bz2"),
+    "a tar that is called gz": lambda p: _tar(p / "release.gz", "w:gz"),
+    "zip": lambda p: _zip(p / "x.zip"),
+    "folder": lambda p: _folder(p / "x"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_wanted_files(form: str, tmp_path: Path) -> None:
+    path = FORMS[form](tmp_path)
+    found = {name: stream.read() for name, stream in members(path, lambda n: n.endswith(".txt"))}
+    assert found == {n: c for n, c in FILES.items() if n.endswith(".txt")}
+
+
+@pytest.mark.parametrize("compress", [lzma.compress, gzip.compress, bz2.compress, bytes])
+def test_a_single_file_is_read_whatever_its_name_says(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv.gz").write_bytes(compress(b"x\ty\n"))
+    assert [(n, s.read()) for n, s in members(tmp_path / "rows.tsv.gz", lambda _: True)] == [("rows.tsv", b"x\ty\n")]
+    assert list(members(tmp_path / "rows.tsv.gz", lambda _: False)) == []
+
+
+@pytest.mark.parametrize("form", ["tar", "tar.gz", "tar.xz", "tar.bz2", "zip"])
+def test_truncated_archives_are_named(form: str, tmp_path: Path) -> None:
+    path = FORMS[form](tmp_path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    with pytest.raises(ValueError, match=f"{path.name} is truncated or damaged .*get it again"):
+        for _, stream in members(path, lambda _: True):
+            stream.read()
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "top/../../evil.txt", "..\\evil.txt"])
+@pytest.mark.parametrize("form", ["tar", "zip"])
+def test_names_that_climb_out_are_refused(name: str, form: str, tmp_path: Path) -> None:
+    files = {"top/a.txt": b"fine", name: b"evil"}
+    path = _tar(tmp_path / "x.tar", "w", files) if form == "tar" else _zip(tmp_path / "x.zip", files)
+    with pytest.raises(ValueError, match="climbs out of the archive"):
+        list(members(path, lambda n: n.endswith("a.txt")))
+
+
+def test_links_in_a_tar_are_not_followed(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        info = tarfile.TarInfo("a.txt")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    assert list(members(tmp_path / "x.tar", lambda _: True)) == []
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        list(members(tmp_path / "nowhere", lambda _: True))
+
+
+def test_lines_end_at_lf_and_crlf_only() -> None:
+    raw = "a\u2028b\x85c\rd\r\ne\n\nf".encode()
+    lines = list(text_lines(io.BytesIO(raw), "x"))
+    assert lines == [(1, "a\u2028b\x85c\rd"), (2, "e"), (3, ""), (4, "f")]
+
+
+def test_invalid_utf8_is_named_or_replaced() -> None:
+    raw = b"good\nb\xe9d\n"
+    with pytest.raises(ValueError, match=r"x.tsv, line 2: byte 1 \(0xe9\) is not valid UTF-8; .*errors=replace"):
+        list(text_lines(io.BytesIO(raw), "x.tsv"))
+    assert list(text_lines(io.BytesIO(raw), "x.tsv", "replace"))[1] == (2, "b\ufffdd")
+    with pytest.raises(ValueError, match="'strict' or 'replace'"):
+        list(text_lines(io.BytesIO(raw), "x.tsv", "ignore"))

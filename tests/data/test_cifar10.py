@@ -1,0 +1,151 @@
+"""CIFAR-10: every byte of the files, both archives, and no foreign code."""
+
+import io
+import lzma
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cosformer.data import load_dataset
+from cosformer.data.cifar10 import grey, read_rows
+
+RNG = np.random.default_rng(0)
+
+
+def _rows(count: int) -> np.ndarray:
+    rows = RNG.integers(0, 256, (count, 3073), dtype=np.uint8)
+    rows[:, 0] %= 10
+    return rows
+
+
+TRAIN, TEST = [_rows(10) for _ in range(5)], _rows(7)
+
+
+def _archive(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _binary(path: Path) -> Path:
+    # out of order: the numbers decide
+    files = {f"cifar-10-batches-bin/data_batch_{n}.bin": TRAIN[n - 1].tobytes() for n in (3, 1, 2, 5, 4)}
+    return _archive(path, {**files, "cifar-10-batches-bin/test_batch.bin": TEST.tobytes(), "readme.html": b""})
+
+
+def _pickled(rows: np.ndarray, protocol: int, text_keys: bool) -> bytes:
+    entries = {"data": rows[:, 1:].copy(), "labels": rows[:, 0].tolist(), "batch_label": "x", "filenames": ["a"]}
+    return pickle.dumps(entries if text_keys else {k.encode(): v for k, v in entries.items()}, protocol)
+
+
+def _python(path: Path, protocol: int = 2, text_keys: bool = True) -> Path:
+    files = {f"cifar-10-batches-py/data_batch_{n}": _pickled(TRAIN[n - 1], protocol, text_keys) for n in range(1, 6)}
+    test = _pickled(TEST, protocol, text_keys)
+    return _archive(path, {**files, "cifar-10-batches-py/test_batch": test, "cifar-10-batches-py/batches.meta": b"?"})
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "binary": lambda p: _binary(p / "cifar-10-binary.tar.gz"),
+    "python": lambda p: _python(p / "cifar-10-python.tar.gz"),
+    "python, bytes as keys": lambda p: _python(p / "cifar-10-python.tar.gz", text_keys=False),
+    "python, protocol 4": lambda p: _python(p / "cifar-10-python.tar.gz", protocol=4),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_archives_give_every_row_in_order(form: str, tmp_path: Path) -> None:
+    path = FORMS[form](tmp_path)
+    found = {(split, n): (labels, colours) for split, n, labels, colours in read_rows(path)}
+    for n, rows in enumerate(TRAIN, start=1):
+        assert (found["train", n][0] == rows[:, 0]).all() and (found["train", n][1] == rows[:, 1:]).all()
+    assert (found["test", 0][1] == TEST[:, 1:]).all()
+    dataset = load_dataset("image", path=str(path))
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 45, "valid": 5, "test": 7}
+    everything = np.concatenate(TRAIN)
+    assert (dataset.splits["train"].tokens.flat.reshape(-1, 1024) == grey(everything[:45, 1:])).all()
+    assert dataset.splits["valid"].labels is not None
+    assert dataset.splits["valid"].labels.tolist() == everything[45:, 0].tolist()
+    assert (dataset.vocab_size, dataset.pad_id, dataset.num_classes, dataset.max_length) == (256, None, 10, 1024)
+
+
+def test_pixel_0_is_padding_only_when_asked(tmp_path: Path) -> None:
+    assert load_dataset("image", path=str(_binary(tmp_path / "c.tar.gz")), lra_padding=True).pad_id == 0
+
+
+def test_grey_is_the_benchmark_s_luma() -> None:
+    colours = np.zeros((6, 3, 1024), np.uint8)
+    colours[1], colours[2, 0], colours[3, 1], colours[4, 2] = 255, 255, 255, 255
+    colours[5] = np.array([10, 20, 30])[:, None]
+    # 0.2989, 0.587, 0.114 of 255.5, the fraction cut off
+    assert grey(colours.reshape(6, -1))[:, 0].tolist() == [0, 255, 76, 149, 29, 18]
+    assert (
+        np.diff(grey(np.tile(np.repeat(np.arange(256, dtype=np.uint8)[:, None], 1024, 1), 3))[:, 0].astype(int)) >= 0
+    ).all()
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch /tmp/cosformer-test-evil",)
+
+
+def test_foreign_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    content = pickle.dumps({"data": _Evil(), "labels": []}, 2)
+    path = _archive(tmp_path / "p.tar.gz", {"cifar-10-batches-py/data_batch_1": content})
+    with pytest.raises(
+        ValueError, match=r"data_batch_1 is not a CIFAR-10 batch that can be read safely .it asks for posix.system"
+    ):
+        list(read_rows(path))
+    assert not Path("/tmp/cosformer-test-evil").exists()
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"data": np.zeros((2, 3072), np.uint8)}, "lacks 'data' or 'labels'"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, r"shape \(2, 3072\) for 1 labels"),
+        ({"data": np.zeros((1, 3000), np.uint8), "labels": [1]}, r"shape \(1, 3000\) for 1 labels"),
+        ({"data": np.zeros((1, 3072), np.float32), "labels": [1]}, "not a plain array of bytes"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}, "row 0: label 10 is not 0..9"),
+        ([1, 2], "lacks 'data' or 'labels'"),
+    ],
+)
+def test_bad_python_batches_are_named(entries: object, message: str, tmp_path: Path) -> None:
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(entries, 2))
+    with pytest.raises(ValueError, match=f"data_batch_1.*{message}"):
+        list(read_rows(tmp_path))
+
+
+def test_bad_binary_files_are_named(tmp_path: Path) -> None:
+    bad = TRAIN[0].copy()
+    bad[4, 0] = 11
+    (tmp_path / "data_batch_1.bin").write_bytes(bad.tobytes())
+    with pytest.raises(ValueError, match=r"data_batch_1.bin, row 4: label 11 is not 0\.\.9"):
+        list(read_rows(tmp_path))
+    (tmp_path / "data_batch_1.bin").write_bytes(bad.tobytes()[:-5])
+    with pytest.raises(ValueError, match="30725 bytes are not whole rows of 3073"):
+        list(read_rows(tmp_path))
+
+
+def test_a_truncated_archive_is_named_and_leaves_nothing(tmp_path: Path, home: Path) -> None:
+    path = _binary(tmp_path / "c.tar.gz")
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(ValueError, match=r"c.tar.gz is truncated or damaged"):
+        load_dataset("image", path=str(path))
+    assert not [p for p in (home / "prepared").iterdir() if p.is_dir()]
+
+
+def test_real_rows_equal_the_bytes_of_the_file(real: Callable[[str], Path]) -> None:
+    raw = lzma.decompress(real("cifar10/data_batch_1.bin.xz").read_bytes())
+    (first, second) = list(read_rows(real("cifar10")))
+    split, number, labels, colours = first
+    assert (split, number, second[0], len(second[2])) == ("train", 1, "test", 1000)
+    assert bytes(np.concatenate([labels[:, None].astype(np.uint8), colours], 1).tobytes()) == raw
+    assert len(labels) == 10_000
