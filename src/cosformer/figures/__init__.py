@@ -1,0 +1,1 @@
+"""Plots of what the library computes and measures."""
