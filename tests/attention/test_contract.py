@@ -23,6 +23,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"pattern": "strided"},
     ],
     "bigbird": [{"block": 8}, {"block": 4, "num_random": 0}],
+    "performer": [{"kernel": "relu"}],
+    "reformer": [{"chunk": 8}, {"chunk": 8, "num_hashes": 4, "allow_duplicates": True}],
+    "sinkhorn": [{"block": 8}],
+    "smyrf": [{"cluster_size": 8}],
+    "routing": [{"num_clusters": 5, "window": 8}],
+    "clustered": [{"num_clusters": 5, "topk": 4}, {"num_clusters": 5, "topk": None}],
+    "linformer": [{"rank": 8, "sharing": "none"}, {"rank": 8, "sharing": "key-value"}],
+    "nystrom": [{"num_landmarks": 8}, {"num_landmarks": 8, "conv_kernel": None}],
+    "inducing": [{"num_inducing": 4}],
+    "synthesizer": [{"kind": "random"}, {"kind": "factorised_dense"}, {"kind": "factorised_random"}],
 }
 # Learned D x D maps of the values leave no choice of their width.
 SAME_VALUE_DIM = {("longformer", 2)}
