@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from cosformer.hf_attention import NAME, cosformer_forward, cosformer_mask
+from cosformer.hf_convert import convert, register_configs
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
@@ -27,6 +28,7 @@ AutoModelForSequenceClassification.register(CosformerConfig, CosformerForSequenc
 # for stock models: from_pretrained(..., attn_implementation="cosformer")
 AttentionInterface.register(NAME, cosformer_forward)
 AttentionMaskInterface.register(NAME, cosformer_mask)
+register_configs()
 
 __all__ = [
     "CosformerConfig",
@@ -36,4 +38,5 @@ __all__ = [
     "CosformerForSequenceClassification",
     "CosformerModel",
     "StateCache",
+    "convert",
 ]

@@ -1,0 +1,82 @@
+"""``cosformer generate``: continue a text, token by token on the terminal."""
+
+import argparse
+import sys
+from typing import Any
+
+from cosformer.extras import require
+
+DEFAULT_TOKENS = 200
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a directory with a saved causal model, or a name on the hub")
+    parser.add_argument("--prompt", required=True, help="the text to continue; - reads it from standard input")
+    parser.add_argument(
+        "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
+    )
+    parser.add_argument("--sample", action="store_true", help="draw tokens at random instead of taking the likeliest")
+    parser.add_argument("--temperature", type=float, help="of sampling; below 1 is more cautious")
+    parser.add_argument("--top-k", type=int, help="sample among the k likeliest tokens")
+    parser.add_argument("--top-p", type=float, help="sample among the likeliest tokens that make up this probability")
+    parser.add_argument("--seed", type=int, help="of sampling")
+    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+
+
+def run(args: argparse.Namespace) -> int:
+    shape = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
+    shape = {name: value for name, value in shape.items() if value is not None}
+    if (shape or args.seed is not None) and not args.sample:
+        given = ", ".join(
+            f"--{name.replace('_', '-')}" for name in (*shape, *(("seed",) if args.seed is not None else ()))
+        )
+        raise ValueError(f"{given} shape sampling; add --sample")
+    require("hf", "transformers")
+    import torch
+    import transformers
+
+    from cosformer.hf import StateCache
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(args.model)
+    except OSError as error:
+        raise FileNotFoundError(f"no causal model with a tokenizer in {args.model!r}: {error}") from error
+    model.to(args.device).eval()
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)
+    if not ids.shape[1]:
+        raise ValueError("the prompt holds no token; give at least one word")
+    options: dict[str, Any] = {"max_new_tokens": room(args.max_new_tokens, ids.shape[1], model.config), **shape}
+    if model.config._attn_implementation == "cosformer":
+        options["past_key_values"] = StateCache()
+    if args.seed is not None:
+        torch.manual_seed(args.seed)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    streamer = transformers.TextStreamer(tokenizer, skip_special_tokens=True)
+    with torch.no_grad():
+        model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=streamer,
+            do_sample=args.sample,
+            pad_token_id=0 if pad is None else pad,
+            **options,
+        )
+    return 0
+
+
+def room(wanted: int | None, used: int, config: Any) -> int:
+    """How many tokens to make: ``wanted``, which must fit behind the ``used`` ones, or what fits of the default."""
+    longest = getattr(config, "max_position_embeddings", None)
+    free = DEFAULT_TOKENS if longest is None else longest - used
+    if wanted is not None and wanted < 1:
+        raise ValueError(f"--max-new-tokens {wanted}; it must be at least 1")
+    if free < 1 or (longest is not None and wanted is not None and wanted > free):
+        raise ValueError(
+            f"a prompt of {used} tokens and {wanted or 1} new ones exceed the model's max_len={longest};"
+            " shorten the prompt or ask for fewer"
+        )
+    return min(DEFAULT_TOKENS, free) if wanted is None else wanted
