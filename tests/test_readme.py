@@ -1,0 +1,68 @@
+"""The README keeps its word: its code runs, its commands parse, its tables are those of the committed results."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cosformer import cli
+from cosformer.bench import attention, results, table
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "docs" / "results" / "attention.json"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("console") for line in block.splitlines()]
+    inline = re.findall(r"`(cosformer [a-z][^`]*)`", README)
+    return [" ".join(line.split()) for line in [*lines, *inline] if line.startswith("cosformer ")]
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1])
+def test_code_runs(code: str) -> None:
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_parse(command: str) -> None:
+    words = shlex.split(command)[1:]
+    args = cli.build_parser(words[0]).parse_args(words)
+    assert args.command == words[0]
+
+
+def test_there_is_code_and_there_are_commands() -> None:
+    assert len(blocks("python")) >= 2 and len(commands()) >= 6
+
+
+def test_the_two_commands_come_first() -> None:
+    first = blocks("console")[0].splitlines()
+    assert [line.split("#")[0].strip() for line in first] == ["make demo", "make test"]
+    assert README.index("make demo") < README.index("pip install")
+    for target in ("demo", "test"):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_measured_tables_are_those_of_the_committed_results() -> None:
+    found = results.read(RESULTS)
+    assert table.insert(README, attention.MARKER, table.as_markdown(found)) == README, (
+        "run: cosformer bench attention --read docs/results/attention.json --into README.md"
+    )
+    assert found["machine"]["cpu"] in README and found["command"] in README
+
+
+def test_platforms_are_named() -> None:
+    assert "Linux x86-64" in README and "Python 3.11" in README and "Not run on a GPU" in README
+
+
+def test_links_to_files_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+    for path in re.findall(r"`(src/cosformer/[\w/.]*)`", README):
+        assert (ROOT / path).exists(), path
