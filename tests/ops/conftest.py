@@ -41,10 +41,8 @@ def write_out(q, k, v, *, causal=False, max_len=None, q_offset=0, align="absolut
     n, s = q.shape[2], k.shape[2]
     i = torch.arange(1, n + 1, dtype=torch.float64, device=q.device)[:, None] + q_offset
     j = torch.arange(1, s + 1, dtype=torch.float64, device=q.device)[None, :]
-    if align == "proportional":
-        distance = i / n - j / max(s, 1)
-    else:
-        distance = (i - j) / (max_len or max(n + q_offset, s))
+    absolute = (i - j) / (max_len or max(n + q_offset, s))
+    distance = i / n - j / max(s, 1) if align == "proportional" else absolute
     scores = torch.einsum("bhnd,bhsd->bhns", q.relu(), k.relu()) * torch.cos(math.pi / 2 * distance)
     if causal:
         scores = torch.where(j <= i, scores, 0)

@@ -95,7 +95,9 @@ def test_no_keys_at_all(tensors, backend, dtype):
     q, k, v = tensors(2, 2, 2, 5, 0, 4, 4, dtype=dtype)
     out = cosformer_attention(q, k, v, max_len=9, backend=backend)
     assert out.shape == (2, 2, 5, 4) and not out.any()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v), allow_unused=True) if g is not None)
+    assert all(
+        g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v), allow_unused=True) if g is not None
+    )
     q, k, v = tensors(2, 2, 2, 0, 3, 4, 4, dtype=dtype)
     assert cosformer_attention(q, k, v, max_len=9, backend=backend).shape == (2, 2, 0, 4)
 

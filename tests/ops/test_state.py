@@ -94,7 +94,9 @@ def test_saved_and_loaded_bitwise(tensors, tmp_path):
     save_file(state.state_dict(), tmp_path / "state.safetensors")
     loaded = LinearState.from_state_dict(load_file(tmp_path / "state.safetensors"))
     one = [x[:, :, :1] for x in (q, k, v)]
-    results = [cosformer_attention(*one, causal=True, max_len=20, state=s, return_state=True)[0] for s in (state, loaded)]
+    results = [
+        cosformer_attention(*one, causal=True, max_len=20, state=s, return_state=True)[0] for s in (state, loaded)
+    ]
     assert torch.equal(*results) and loaded.seen == 10 and loaded.max_len == 20
 
 

@@ -25,9 +25,16 @@ def kernel(name: str) -> ModuleType:
     return _KERNELS[name]
 
 
+@torch.compiler.assume_constant_result
+def _native_missing() -> str:
+    return "" if native.available() else native.describe()
+
+
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    return native.why_not(*tensors) if name == "native" else ""
+    if name != "native":
+        return ""
+    return _native_missing() or native.why_not_these(*tensors)
 
 
 def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:
@@ -48,7 +55,8 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
-    if not native.why_not(q, k, v):
+    # an exported program may run where the compiled kernels are not
+    if not torch.compiler.is_exporting() and not why_not("native", q, k, v):
         return "native"
     short = cu_seqlens is None and max(q.shape[2], k.shape[2]) <= DENSE_UP_TO
     return "dense" if short else "chunked"

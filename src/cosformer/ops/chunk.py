@@ -9,6 +9,8 @@ which is Phi(q) (Phi(k)^T [v, 1]) with every product D wide. Without angles it i
 same shape with [g, b] in the place of [v, 1]: g = dL/dnum, b = dL/dden.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -67,10 +69,12 @@ class Chunk:
         return v if v.dtype == self.v.dtype and v.stride(-1) == 1 else self.v.copy_(v)
 
     def _load(self, into: Tensor, x: Tensor) -> None:
-        if self.p.relu:
+        if not self.p.relu:
+            into.copy_(x)
+        elif x.dtype == into.dtype:
             torch.clamp_min(x, 0, out=into)
         else:
-            into.copy_(x)
+            into.copy_(x).clamp_min_(0)
 
     def expand(self, into: tuple[Tensor, ...], x: Tensor, last: Tensor | None, angles: Angles) -> None:
         """``[x c | x s | last c | last s]``, or ``[x | last]`` without angles; ``last`` None stands for ones."""
@@ -103,11 +107,18 @@ class Chunk:
     def scaled_rows(self, factor: Tensor, angles: Angles, into: Tensor) -> None:
         """``into = factor * (y_1 c + y_2 s)``: what non-causal rows need."""
         if not self.p.q_len:
-            torch.mul(self.y_parts[0], factor, out=into)
+            self.finish(torch.mul, self.y_parts[0], factor, into)
             return
         torch.mul(self.y_parts[0], factor * angles[0], out=self.o_heads)
         self.o_heads.addcmul_(self.y_parts[1], factor * angles[1])
         into.copy_(self.o_heads)
+
+    def finish(self, operation: Any, x: Tensor, y: Tensor, into: Tensor) -> None:
+        """``into = operation(x, y)``, rounded once where the output is in half precision."""
+        if into.dtype == x.dtype:
+            operation(x, y, out=into)
+        else:
+            into.copy_(operation(x, y, out=self.o_heads))
 
     def store_gradient(self, grad: Tensor, x: Tensor, hidden: Tensor | None, into: Tensor) -> None:
         """Gradient of the features ``x`` -> gradient of the input, in its dtype; float16 saturates, never inf."""

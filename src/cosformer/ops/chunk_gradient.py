@@ -29,7 +29,7 @@ class ChunkGradient(Chunk):
         normaliser, eps = NORMALISERS[self.p.normaliser], self.p.eps
         divisor = normaliser.divisor(den, eps)
         g = self.g_heads
-        torch.div(g_out, divisor, out=g)
+        g.copy_(g_out).div_(divisor)
         if out.dtype != self.o.dtype:
             # a rounded output would put its error into every dL/dden: compute these rows again
             out = self._rows(state, values, angles).div_(divisor)

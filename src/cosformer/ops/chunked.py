@@ -196,7 +196,7 @@ def _forward_sequence(
                 total += c.by_head(c.scores().sum(-1, keepdim=True))
                 torch.bmm(c.w, values, out=c.o)
                 c.add_rows(c.o_heads, c.y_parts, angles)
-                torch.div(c.o_heads, divisor(total, p.eps), out=out_rows)
+                c.finish(torch.div, c.o_heads, divisor(total, p.eps), out_rows)
                 state.baddbmm_(c.kt, c.vv)
             else:
                 c.scaled_rows(divisor(total, p.eps).reciprocal_(), angles, out_rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import backends
@@ -114,8 +115,11 @@ def _compute(
         backend = "factored"
     if backend not in _PLAIN_FORMS:
         arguments = (q, k, v, kv, z, key_mask, cu_seqlens)
-        if start is None and _may_call_directly(*arguments):
+        needs_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
+        if not needs_gradients and _may_call_directly(*arguments):
             out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
+        elif not needs_gradients and torch.compiler.is_compiling():
+            out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
         else:
             out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
         return out, kv, z
@@ -134,13 +138,11 @@ def _compute(
 
 
 def _may_call_directly(*tensors: Tensor | None) -> bool:
-    """Whether nothing watches this call (gradients, tracing, torch.func): then the dispatcher's cost can be saved."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    if _get_current_dispatch_mode() is not None:
+    """Whether nothing watches this call (compiler, tracer, torch.func, forward mode): then the dispatcher's cost can be saved."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
-    return plain and not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+    return plain and _get_current_dispatch_mode() is None
 
 
 _PLAIN_FORMS = {"dense": dense_attention, "factored": factored_attention, "step": attend_one}

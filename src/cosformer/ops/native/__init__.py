@@ -31,10 +31,13 @@ def describe() -> str:
 
 
 def why_not(*tensors: Tensor) -> str:
-    """Why these q, k, v cannot be taken (an empty string: they can)."""
+    """Why these q, k, v cannot be taken here (an empty string: they can)."""
     library, reason = find()
-    if library is None:
-        return reason
+    return reason if library is None else why_not_these(*tensors)
+
+
+def why_not_these(*tensors: Tensor) -> str:
+    """Why no machine's native kernels take these q, k, v; plain enough for a compiler to trace."""
     for x in tensors:
         if x.device.type != "cpu":
             return f"the native kernels run on the CPU, not on {x.device}"
