@@ -103,7 +103,7 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     int direct = call->dtype == F32 && p->E % 16 == 0;
     float *to = direct ? (float *)out.data + e0 * 16 : q->out;
     combine(to, direct ? p->E : p->lde, n, e1 - e0, terms, call->causal ? 2 : 1, q->inverse, 0,
-            ahead_of(p, (rows_t){from.data + n * from.stride, from.stride}, (rows_t){0}, least(p->chunk, at.n - first - n)));
+            ahead_of(p, rows_of(p, call->q, call->qs, at.b, h, at.row + first + n), (rows_t){0}, least(p->chunk, at.n - first - n)));
     if (!direct)
         for (long r = 0; r < n; r++)
             store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,

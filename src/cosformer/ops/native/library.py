@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import struct
 from importlib import machinery
 from pathlib import Path
@@ -56,7 +57,9 @@ class Library:
 
 @functools.cache
 def find() -> tuple[Library | None, str]:
-    """The library, or None and the reason."""
+    """The library, or None and the reason. COSFORMER_KERNELS names another build, for example one with sanitizers."""
+    if other := os.environ.get("COSFORMER_KERNELS"):
+        return Library(Path(other)), ""
     folder = Path(__file__).parent
     paths = [folder / f"{NAME}{suffix}" for suffix in machinery.EXTENSION_SUFFIXES]
     path = next((path for path in paths if path.exists()), None)

@@ -64,8 +64,9 @@ typedef struct {
 } rows_t;
 
 INLINE rows_t rows_of(const plan_t *p, const char *data, const int64_t strides[3], long b, long h, long row) {
-    return (rows_t){(char *)data + (b * strides[0] + h * strides[1] + row * strides[2]) * (long)p->size,
-                    strides[2] * (long)p->size};
+    /* as integers: rows to be fetched ahead may lie outside, and are then not read */
+    uintptr_t offset = (uintptr_t)(b * strides[0] + h * strides[1] + row * strides[2]) * p->size;
+    return (rows_t){(char *)((uintptr_t)data + offset), strides[2] * (long)p->size};
 }
 
 /* Rows of a tensor we made: contiguous [B, heads, n, width]. */
@@ -109,10 +110,11 @@ INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
     long i = 0;
     if (dtype == F32) {
         for (; i + WIDTH <= n; i += WIDTH) store((float *)to + i, load(from + i));
-        memcpy(to + 4 * i, from + i, 4 * (size_t)(n - i));
+        if (i < n) memcpy(to + 4 * i, from + i, 4 * (size_t)(n - i));
     } else {
         for (; i + WIDTH <= n; i += WIDTH) *(hloose *)(to + 2 * i) = narrow(load(from + i));
-        hvec tail = narrow(load(from + i / WIDTH * WIDTH));
+        if (i == n) return;
+        hvec tail = narrow(load(from + i));
         memcpy(to + 2 * i, &tail, 2 * (size_t)(n - i));
     }
 }

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Build the native kernels with AddressSanitizer and UndefinedBehaviorSanitizer and run tests against that build.
+# usage, from the root of the repository: tests/ops/sanitize.sh [pytest arguments]
+set -eu
+PYTHON=${PYTHON:-.venv/bin/python}
+CC=${CC:-cc}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+"$CC" -std=gnu11 -O1 -g -fPIC -shared -fvisibility=hidden -fno-omit-frame-pointer -Wall -Wextra -Werror -Wno-psabi \
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+    -o "$folder/kernels.so" src/cosformer/ops/native/*.c -lm -ldl -lpthread
+
+[ $# -gt 0 ] || set -- tests/ops/test_native.py
+# leaks are not reported: the interpreter and torch keep memory to the end
+LD_PRELOAD="$("$CC" -print-file-name=libasan.so) $("$CC" -print-file-name=libubsan.so)" \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 COSFORMER_KERNELS="$folder/kernels.so" \
+    "$PYTHON" -m pytest -p no:xdist -p no:cacheprovider "$@"
