@@ -11,6 +11,18 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+class WordTable(nn.Embedding):
+    """An embedding table that says how it starts: normal with ``std``, the padding row zero."""
+
+    def __init__(self, size: int, width: int, *, std: float, padding_idx: int | None = None) -> None:
+        super().__init__(size, width, padding_idx=padding_idx)
+        self.std = std
+
+
+class BandProjection(nn.Linear):
+    """From a band's width to the model's; starts Xavier uniform."""
+
+
 class AdaptiveEmbedding(nn.Module):
     """Token embeddings in bands: frequent ids (small numbers) get wide vectors, rare ones narrow ones.
 
@@ -32,9 +44,10 @@ class AdaptiveEmbedding(nn.Module):
             for start, size in zip(self.ends, sizes, strict=False)
         ]
         self.bands = nn.ModuleList(
-            nn.Embedding(size, width, padding_idx=pad) for size, width, pad in zip(sizes, widths, pads, strict=True)
+            WordTable(size, width, std=width**-0.5, padding_idx=pad)
+            for size, width, pad in zip(sizes, widths, pads, strict=True)
         )
-        self.projections = nn.ModuleList(nn.Linear(width, hidden_size, bias=False) for width in widths)
+        self.projections = nn.ModuleList(BandProjection(width, hidden_size, bias=False) for width in widths)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden_size]"""

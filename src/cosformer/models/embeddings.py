@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from cosformer.models.adaptive import AdaptiveEmbedding
+from cosformer.models.adaptive import AdaptiveEmbedding, WordTable
 from cosformer.models.config import CosformerConfig
 
 
@@ -17,7 +17,8 @@ class Embeddings(nn.Module):
         size = config.hidden_size
         pad = config.pad_token_id
         if config.adaptive_cutoffs is None:
-            self.tokens = nn.Embedding(config.vocab_size, size, padding_idx=pad)
+            std = config.initializer_range if config.embedding_range is None else config.embedding_range
+            self.tokens = WordTable(config.vocab_size, size, std=std, padding_idx=pad)
         else:
             cutoffs, factor = config.adaptive_cutoffs, config.adaptive_factor
             self.tokens = AdaptiveEmbedding(config.vocab_size, size, cutoffs, factor=factor, padding_idx=pad)

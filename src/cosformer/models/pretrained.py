@@ -12,7 +12,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cosformer.attention.base import Attention
-from cosformer.models.adaptive import AdaptiveEmbedding
+from cosformer.models.adaptive import BandProjection, WordTable
 from cosformer.models.card import write_card
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import Embeddings
@@ -42,19 +42,17 @@ class CosformerPreTrainedModel(PreTrainedModel):
             fresh = [p for p in module.parameters() if not getattr(p, "_is_hf_initialized", False)]
             if fresh and hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # pyright: ignore[reportCallIssue]
-        elif isinstance(module, AdaptiveEmbedding):
-            for band, projection in zip(module.bands, module.projections, strict=True):
-                _normal_rows(band, band.weight.shape[1] ** -0.5)  # pyright: ignore
-                init.xavier_uniform_(projection.weight)  # pyright: ignore[reportArgumentType]
-        elif isinstance(module, nn.Linear) and config.initializer == "xavier":
+        elif isinstance(module, WordTable):
+            if not getattr(module.weight, "_is_hf_initialized", False):
+                init.normal_(module.weight, std=module.std)
+                if module.padding_idx is not None:
+                    init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, BandProjection) or (isinstance(module, nn.Linear) and config.initializer == "xavier"):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
-        elif isinstance(module, Embeddings):
-            if isinstance(module.tokens, nn.Embedding) and config.embedding_range is not None:
-                _normal_rows(module.tokens, config.embedding_range)
-            if module.cls is not None:
-                init.zeros_(module.cls)
+        elif isinstance(module, Embeddings) and module.cls is not None:
+            init.zeros_(module.cls)
         else:
             super()._init_weights(module)
 
@@ -97,14 +95,6 @@ class CosformerPreTrainedModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
             write_card(Path(save_directory), type(self).__name__, self.config, self.num_parameters())
-
-
-def _normal_rows(embedding: nn.Embedding, std: float) -> None:
-    if getattr(embedding.weight, "_is_hf_initialized", False):
-        return
-    init.normal_(embedding.weight, std=std)
-    if embedding.padding_idx is not None:
-        init.zeros_(embedding.weight[embedding.padding_idx])
 
 
 def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
