@@ -1,0 +1,130 @@
+"""Pipelines and the Trainer on tiny models of every head."""
+
+import math
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
+
+import cosformer.hf
+from cosformer.hf import (
+    CosformerForCausalLM,
+    CosformerForMaskedLM,
+    CosformerForPairClassification,
+    CosformerForSequenceClassification,
+)
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[MASK]",
+    "</s>",
+    *["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "away"],
+]
+
+
+@pytest.fixture
+def tokenizer():
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, padding_side="left", **names)
+
+
+def saved(model, tokenizer, path) -> str:
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+def test_text_generation_pipeline(config, tokenizer, tmp_path):
+    made = config(is_decoder=True, vocab_size=len(WORDS), pad_token_id=0, eos_token_id=3)
+    where = saved(CosformerForCausalLM(made), tokenizer, tmp_path)
+    pipe = pipeline("text-generation", model=where, device="cpu")
+    assert isinstance(pipe.model, CosformerForCausalLM)
+    out = pipe(["the cat", "a dog ran far away"], max_new_tokens=6, do_sample=False, batch_size=2)
+    alone = pipe("the cat", max_new_tokens=6, do_sample=False)
+    assert out[0][0]["generated_text"] == alone[0]["generated_text"]
+    assert out[0][0]["generated_text"].startswith("the cat")
+
+
+def test_fill_mask_pipeline(config, tokenizer, tmp_path):
+    where = saved(CosformerForMaskedLM(config(vocab_size=len(WORDS), pad_token_id=0)), tokenizer, tmp_path)
+    guesses = pipeline("fill-mask", model=where, device="cpu")("the [MASK] sat on a mat", top_k=3)
+    assert len(guesses) == 3
+    assert guesses[0]["score"] >= guesses[1]["score"] > 0
+
+
+def test_text_classification_pipeline(config, tokenizer, tmp_path):
+    made = config(vocab_size=len(WORDS), pad_token_id=0, pooling="mean", id2label={0: "cat", 1: "dog", 2: "mat"})
+    where = saved(CosformerForSequenceClassification(made), tokenizer, tmp_path)
+    pipe = pipeline("text-classification", model=where, device="cpu", top_k=None)
+    both = pipe(["the cat sat on a mat", "dog"], batch_size=2)
+    assert {row["label"] for row in both[0]} == {"cat", "dog", "mat"}
+    assert both[1][0]["score"] == pytest.approx(pipe(["dog"])[0][0]["score"], abs=1e-5)
+
+
+def test_feature_extraction_pipeline(config, tokenizer, tmp_path):
+    where = saved(cosformer.hf.CosformerModel(config(vocab_size=len(WORDS))), tokenizer, tmp_path)
+    assert torch.tensor(pipeline("feature-extraction", model=where, device="cpu")("the cat")).shape == (1, 2, 32)
+
+
+def rows(kind: str) -> list[dict]:
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(64):
+        x = torch.randint(3, 50, (12,), generator=generator)
+        row = {"input_ids": x, "attention_mask": torch.ones_like(x)}
+        if kind == "causal":
+            row["labels"] = x
+        elif kind == "masked":
+            row["labels"] = torch.where(torch.arange(12) % 5 == 0, x, -100)
+        else:
+            row["labels"] = (x[0] > 25).long()
+        if kind == "pair":
+            row |= {"input_ids_b": x.flip(0), "attention_mask_b": torch.ones_like(x)}
+        made.append(row)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "values"),
+    [
+        ("causal", CosformerForCausalLM, {"is_decoder": True}),
+        ("causal", CosformerForCausalLM, {"is_decoder": True, "adaptive_cutoffs": [10, 30]}),
+        ("masked", CosformerForMaskedLM, {}),
+        ("one", CosformerForSequenceClassification, {}),
+        ("pair", CosformerForPairClassification, {}),
+    ],
+    ids=["causal", "adaptive", "masked", "classification", "pair"],
+)
+def test_trainer(kind, model_class, values, config, tmp_path):
+    model = model_class(config(**values, hidden_dropout_prob=0.0))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=12, per_device_train_batch_size=16, learning_rate=3e-3, report_to=[],
+        use_cpu=True, logging_steps=1, save_steps=12, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=12,
+        disable_tqdm=True, gradient_checkpointing=True, seed=0, prediction_loss_only=True,
+    )  # fmt: skip
+    data = rows(kind)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data[:16])
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert math.isfinite(trainer.evaluate()["eval_loss"])
+    again = model_class.from_pretrained(tmp_path / "checkpoint-12")
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
+
+
+def test_models_cannot_be_loaded_where_the_package_is_not_imported(config, tmp_path):
+    import subprocess
+    import sys
+
+    cosformer.hf.CosformerModel(config()).save_pretrained(tmp_path)
+    code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(tmp_path)!r})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode
+    assert "cosformer" in result.stderr
+    assert transformers.AutoModel.from_pretrained(tmp_path) is not None

@@ -1,0 +1,92 @@
+"""Masked language model, classification of sequences and of pairs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import cosformer.hf  # noqa: F401
+from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
+from cosformer.models.masked_lm import CosformerForMaskedLM
+
+
+def test_masked_lm(config, ids, tmp_path):
+    model = CosformerForMaskedLM(config()).eval()
+    x = ids(2, 9)
+    labels = torch.full_like(x, -100)
+    labels[0, 3], labels[1, 5] = 7, 11
+    out = model(x, labels=labels)
+    torch.testing.assert_close(out.loss, F.cross_entropy(out.logits[[0, 1], [3, 5]], torch.tensor([7, 11])))
+    assert model.lm_head.words.weight is model.model.embeddings.tokens.weight
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path)(x).logits, out.logits)
+    # a classifier starts from the same body, with a head of its own
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    ours = classifier.model.state_dict()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in model.model.state_dict().items())
+    for values, message in (
+        ({"is_decoder": True}, "both ways"),
+        ({"cls_token": True}, "cls_token"),
+        ({"adaptive_cutoffs": [10]}, "adaptive_cutoffs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CosformerForMaskedLM(config(**values))
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "mean_all"])
+@pytest.mark.parametrize("cls_token", [False, True])
+def test_sequence_classification(pooling, cls_token, config, ids, tmp_path, relative):
+    made = config(pooling=pooling, cls_token=cls_token, num_labels=3, classifier_sizes=[20, 10], classifier_act="relu")
+    model = CosformerForSequenceClassification(made).eval()
+    x, labels = ids(2, 9), torch.tensor([2, 0])
+    out = model(x, labels=labels)
+    hidden = model.model(x)[0]
+    vector = hidden[:, 0] if pooling == "first" else hidden.mean(1)
+    first, second, last = *model.classifier.hidden, model.classifier.scores
+    expected = last(second(first(vector).relu()).relu())
+    torch.testing.assert_close(out.logits, expected)
+    torch.testing.assert_close(out.loss, F.cross_entropy(expected, labels))
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForSequenceClassification.from_pretrained(tmp_path)(x).logits, out.logits)
+    mask = torch.tensor([[1] * 9 + [0] * 4] * 2)
+    padded = model(torch.cat((x, ids(2, 4)), 1), attention_mask=mask).logits
+    same = relative(padded, out.logits) < 1e-5
+    assert same == (pooling != "mean_all")  # that one counts padding, as Long Range Arena does
+    left = model(torch.cat((ids(2, 4), x), 1), attention_mask=mask.flip(1)).logits
+    if not cls_token and pooling != "mean_all":
+        assert relative(left, out.logits) < 1e-5
+
+
+def test_regression_and_several_classes(config, ids):
+    one = CosformerForSequenceClassification(config(num_labels=1)).eval()
+    out = one(ids(2, 5), labels=torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(out.loss, F.mse_loss(out.logits[:, 0], torch.tensor([0.5, 2.0])))
+    many = CosformerForSequenceClassification(config(num_labels=3)).eval()
+    targets = torch.tensor([[1.0, 0, 1], [0, 0, 1]])
+    out = many(ids(2, 5), labels=targets)
+    torch.testing.assert_close(out.loss, F.binary_cross_entropy_with_logits(out.logits, targets))
+
+
+@pytest.mark.parametrize("pairing", ["four", "concat"])
+def test_pairs(pairing, config, ids, tmp_path):
+    model = CosformerForPairClassification(config(pairing=pairing, num_labels=2, pooling="mean")).eval()
+    a, b = ids(2, 9), ids(2, 6).flip(0)
+    mask_b = torch.ones_like(b)
+    mask_b[0, 4:] = 0
+    labels = torch.tensor([1, 0])
+    out = model(a, b, attention_mask_b=mask_b, labels=labels)
+    va, vb = model.encode(a), model.encode(b, mask_b)
+    parts = [va, vb, va * vb, va - vb] if pairing == "four" else [va, vb]
+    expected = model.classifier(torch.cat(parts, -1))
+    torch.testing.assert_close(out.logits, expected)
+    torch.testing.assert_close(out.loss, F.cross_entropy(expected, labels))
+    model.save_pretrained(tmp_path)
+    again = CosformerForPairClassification.from_pretrained(tmp_path)
+    assert torch.equal(again(a, b, attention_mask_b=mask_b).logits, out.logits)
+
+
+def test_left_to_right_models_pool_the_mean(config, ids):
+    with pytest.raises(ValueError, match="pooling='mean'"):
+        CosformerForSequenceClassification(config(is_decoder=True))
+    model = CosformerForSequenceClassification(config(is_decoder=True, pooling="mean")).eval()
+    assert model(ids(2, 5)).logits.shape == (2, 2)
