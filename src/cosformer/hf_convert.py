@@ -203,7 +203,9 @@ def _copy_tokenizer(source: str, out: Path) -> str:
 
 def _auto_name(model: PreTrainedModel) -> str:
     names = [
-        name for name in _AUTO if type(model) is getattr(transformers, name)._model_mapping.get(type(model.config))
+        name
+        for name in _AUTO
+        if type(model) is getattr(transformers, name)._model_mapping.get(type(model.config), None)
     ]
     return names[0] if names else "AutoModel"
 
