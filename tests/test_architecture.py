@@ -58,7 +58,8 @@ def modules() -> list[Path]:
 
 
 def layer_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    """The folder, or the module that lies beside the folders; ``hf`` has parts, ``hf_*``."""
+    return re.sub(r"^hf_\w+$", "hf", path.relative_to(SOURCE).parts[0].removesuffix(".py"))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -89,7 +90,7 @@ def test_imports_go_one_way() -> None:
             top, _, rest = name.partition(".")
             other = rest.split(".")[0]
             is_ours = top == "cosformer" and ((SOURCE / other).is_dir() or (SOURCE / f"{other}.py").exists())
-            if is_ours and other and other not in allowed:
+            if is_ours and other and layer_of(SOURCE / other) not in allowed:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
     assert not wrong, wrong
 

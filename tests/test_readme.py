@@ -56,6 +56,12 @@ def test_the_measured_tables_are_those_of_the_committed_results() -> None:
     assert found["machine"]["cpu"] in README and found["command"] in README
 
 
+def test_the_table_of_attentions_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "attentions", "--markdown"]) == 0
+    printed = capsys.readouterr().out.strip()
+    assert table.insert(README, "attentions", printed) == README, "put the output of the command between the markers"
+
+
 def test_platforms_are_named() -> None:
     assert "Linux x86-64" in README and "Python 3.11" in README and "Not run on a GPU" in README
 

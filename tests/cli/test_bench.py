@@ -297,8 +297,9 @@ def test_the_zoo_measures_time_memory_and_growth(
 
 def test_peak_memory_of_the_zoo_is_that_of_a_quadratic_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mechanism that forms an N x N matrix per head is caught with it, at every length in one process."""
-    n = [512, 1024, 2048]
-    found = measure.in_fresh_process("cosformer.bench.zoo:peaks", 1, name="synthesizer", mode="plain", lengths=n)
-    for length, peak in zip(n, found, strict=True):
-        assert peak > 0.9 * zoo.HEADS * length**2 * 4
-    assert math.log2(found[2] / found[1]) > 1.7
+    lengths = [2048, 512, 1024]  # the longest first: what it leaves behind must not show in the next
+    arguments = {"name": "synthesizer", "mode": "plain", "lengths": lengths}
+    found = dict(zip(lengths, measure.in_fresh_process("cosformer.bench.zoo:peaks", 1, **arguments), strict=True))
+    for n, peak in found.items():
+        assert 0.9 * zoo.HEADS * n**2 * 4 < peak < 5 * zoo.HEADS * n**2 * 4
+    assert math.log2(found[2048] / found[1024]) > 1.7
