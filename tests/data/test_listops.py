@@ -12,7 +12,7 @@ from scipy import stats
 
 from cosformer.data import load_dataset
 from cosformer.data.listops import TOKENS, encode, evaluate, read_tsv, to_text, write_tsv
-from cosformer.data.listops_trees import generate
+from cosformer.data.listops_trees import _unique, generate, make_chunk
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,15 @@ def test_the_result_depends_on_the_seed_and_not_on_the_workers() -> None:
         return [tokens.tobytes() for tokens, _ in itertools.islice(generate(800, seed=seed, workers=workers), 800)]
 
     assert take(0, 1) == take(0, 3) != take(1, 1)
+
+
+def test_duplicates_are_dropped() -> None:
+    """The rules make none in practice, so they are put in."""
+    chunk = make_chunk(0, seed=0, max_depth=10, max_arguments=10)
+    fresh = make_chunk(1, seed=0, max_depth=10, max_arguments=10)
+    rows = len(chunk[2]) + 5
+    found = [tokens.tobytes() for tokens, _ in _unique(iter([chunk, chunk, fresh]), rows)]
+    assert len(found) == rows == len(set(found))
 
 
 def test_a_generator_that_cannot_reach_the_length_gives_up() -> None:
