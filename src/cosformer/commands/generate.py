@@ -40,10 +40,13 @@ def run(args: argparse.Namespace) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(args.model)
     except OSError as error:
-        raise FileNotFoundError(f"no causal model with a tokenizer in {args.model!r}: {error}") from error
+        raise FileNotFoundError(f"no causal model in {args.model!r}: {error}") from error
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"no tokenizer in {args.model!r}; save one there with save_pretrained") from error
     model.to(args.device).eval()
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)

@@ -1,0 +1,123 @@
+"""``cosformer generate`` and ``cosformer bench generate``."""
+
+import argparse
+import io
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from cosformer.bench import generate as bench
+from cosformer.commands import generate as command
+from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
+
+WORDS = ["[PAD]", "[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat"]
+SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+}
+
+
+def parse(module, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.configure(parser)
+    return parser.parse_args(list(words))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = CosformerForCausalLM(CosformerConfig(**SIZES, intermediate_size=64, is_decoder=True))
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(tmp_path / "own")
+    tokenizer(tmp_path / "own")
+    return model.eval(), str(tmp_path / "own")
+
+
+def tokenizer(path) -> None:
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "</s>"}
+    PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(path)
+
+
+def test_it_writes_the_prompt_and_what_follows(saved, capsys, monkeypatch):
+    model, where = saved
+    assert command.run(parse(command, where, "--prompt", "the cat sat", "--max-new-tokens", "8")) == 0
+    text = capsys.readouterr().out
+    ids = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0]
+    special = {"[PAD]", "[UNK]", "</s>"}
+    assert text.split() == [WORDS[i] for i in ids if WORDS[i] not in special]
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat sat"))
+    command.run(parse(command, where, "--prompt", "-", "--max-new-tokens", "8"))
+    assert capsys.readouterr().out == text
+
+
+def test_sampling_is_seeded(saved, capsys):
+    _, where = saved
+    words = [where, "--prompt", "a mat", "--sample", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
+    texts = []
+    for seed in ("3", "3", "4"):
+        command.run(parse(command, *words[:5], seed, *words[6:]))
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_converted_stock_decoder_runs_too(tmp_path, capsys):
+    torch.manual_seed(0)
+    GPT2LMHeadModel(GPT2Config(**SIZES)).save_pretrained(tmp_path / "stock")
+    tokenizer(tmp_path / "stock")
+    convert(str(tmp_path / "stock"), tmp_path / "out")
+    assert command.run(parse(command, str(tmp_path / "out"), "--prompt", "the cat", "--max-new-tokens", "5")) == 0
+    assert capsys.readouterr().out.startswith("the cat")
+
+
+def test_mistakes(saved, tmp_path):
+    _, where = saved
+    with pytest.raises(ValueError, match="add --sample"):
+        command.run(parse(command, where, "--prompt", "a", "--top-k", "3"))
+    with pytest.raises(ValueError, match="max_len=32"):
+        command.run(parse(command, where, "--prompt", "a", "--max-new-tokens", "32"))
+    with pytest.raises(ValueError, match="no token"):
+        command.run(parse(command, where, "--prompt", ""))
+    with pytest.raises(FileNotFoundError, match="no causal model in"):
+        command.run(parse(command, str(tmp_path / "nowhere"), "--prompt", "a"))
+    CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
+    with pytest.raises(FileNotFoundError, match="no tokenizer in"):
+        command.run(parse(command, str(tmp_path / "bare"), "--prompt", "a"))
+
+
+def test_bench_measures_states(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "SIZES", bench.SMALL)
+    words = ["--lengths", "16,64", "--tokens", "0", "--repeats", "2", "--json", "-", "--threads", "1"]
+    assert bench.run(parse(bench, *words)) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(rows) == {"step/16/time", "step/64/time", "step/16/memory", "step/64/memory", "step/flat"}
+    assert rows["step/64/memory"]["by_length"]["softmax"] > 3.9 * rows["step/16/memory"]["by_length"]["softmax"]
+    assert rows["step/64/memory"]["by_length"]["cosformer"] == rows["step/16/memory"]["by_length"]["cosformer"]
+    assert "times faster" in bench.as_text(json.loads(json.dumps({"rows": list(rows.values()), **ABOUT})))
+
+
+ABOUT = {
+    "command": "", "date": "",
+    "machine": dict.fromkeys(("cpu", "instructions", "cores", "threads", "system", "python", "torch"), ""),
+}  # fmt: skip
+
+
+def test_step_loop_carries_one_size():
+    found = bench.loop(40)
+    assert found["first_bytes"] == found["last_bytes"] > 0
+    assert found["warm"] == 20
+
+
+@pytest.mark.slow
+def test_step_loop_to_100_000_tokens():
+    rows = {row.id: row for row in bench.loop_rows(100_000, threads=1)}
+    assert rows["loop/100000/state"].value == 1
+    assert rows["loop/100000/growth"].met
