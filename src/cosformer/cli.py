@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
     "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
     "list": ("cosformer.commands.list", "what there is: attentions"),
+    "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
+    "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
     "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
 }
 
@@ -22,7 +24,9 @@ EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 def build_parser(only: str | None) -> argparse.ArgumentParser:
     """The parser with every command's name and, of command ``only``, its options (the others stay unimported)."""
-    parser = argparse.ArgumentParser(prog="cosformer", description="Attention that is linear in the length of the sequence.")
+    parser = argparse.ArgumentParser(
+        prog="cosformer", description="Attention that is linear in the length of the sequence."
+    )
     parser.add_argument("--version", action="version", version=f"cosformer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():

@@ -94,7 +94,7 @@ def test_kdim_vdim_and_bias():
     shapes = ((2, 6, E), (2, 9, 7), (2, 9, 5))
     out, _ = attention(*(torch.randn(shape, dtype=torch.float64) for shape in shapes))
     assert out.shape == (2, 6, E)
-    with pytest.raises(ValueError, match="key has shape .* with 7 channels"):
+    with pytest.raises(ValueError, match=r"key has shape .* with 7 channels"):
         attention(*(torch.randn(2, 6, E, dtype=torch.float64) for _ in range(3)))
 
 
@@ -107,7 +107,7 @@ def test_padding_mask(kind):
     mask = padding if kind == "bool" else torch.zeros(2, 10, dtype=torch.float64).masked_fill(padding, float("-inf"))
     out, _ = attention(x, x, x, key_padding_mask=mask)
     assert torch.allclose(out[1, :7], attention(x[1:, :7], x[1:, :7], x[1:, :7])[0][0], atol=1e-12)
-    with pytest.raises(ValueError, match="0 .keep. and -inf"):
+    with pytest.raises(ValueError, match=r"0 .keep. and -inf"):
         attention(x, x, x, key_padding_mask=torch.full((2, 10), 0.5))
 
 
