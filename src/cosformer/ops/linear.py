@@ -108,15 +108,20 @@ def _compute(
     backend: str,
     need_state: bool,
 ) -> tuple[Tensor, Any, Any]:
-    one_token = need_state and p.causal and q.shape[2] == k.shape[2] == 1
+    arguments = (q, k, v, kv, z, key_mask, cu_seqlens)
+    needs_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
+    direct = not needs_gradients and _may_call_directly(*arguments)
     if backend == "auto":
-        backend = "step" if one_token else backends.choose(q, k, v, cu_seqlens)
+        if need_state and p.causal and q.shape[2] == k.shape[2] == 1:
+            if direct and not backends.why_not("native", q, k, v):
+                return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
+            backend = "step"
+        else:
+            backend = backends.choose(q, k, v, cu_seqlens)
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
-        arguments = (q, k, v, kv, z, key_mask, cu_seqlens)
-        needs_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
-        if not needs_gradients and _may_call_directly(*arguments):
+        if direct:
             out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
         elif not needs_gradients and torch.compiler.is_compiling():
             out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
