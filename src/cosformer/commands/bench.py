@@ -7,6 +7,7 @@ from importlib import import_module
 BENCHES: dict[str, tuple[str, str]] = {
     "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
+    "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
 }
 
 
