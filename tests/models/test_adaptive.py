@@ -42,13 +42,13 @@ def test_softmax_sums_to_one_and_equals_torchs_own(pair):
 
 def test_loss_is_the_log_probability_of_the_targets(pair):
     embedding, softmax = pair
-    hidden = torch.randn(2, 9, 16, dtype=torch.float64)
-    targets = torch.randint(0, 40, (2, 9))
+    hidden = torch.randn(2, 20, 16, dtype=torch.float64)
+    targets = torch.arange(40).view(2, 20).clone()  # every word, the ends of the bands included
     targets[0, :3] = -100
     total, count = softmax.loss(hidden, targets, embedding)
     expected = F.nll_loss(softmax.log_prob(hidden, embedding).flatten(0, 1), targets.flatten(), reduction="sum")
     torch.testing.assert_close(total, expected)
-    assert count == 15
+    assert count == 37
 
 
 def test_language_model_with_bands(config, ids, tmp_path, relative):

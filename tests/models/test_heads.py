@@ -19,7 +19,10 @@ def test_masked_lm(config, ids, tmp_path):
     torch.testing.assert_close(out.loss, F.cross_entropy(out.logits[[0, 1], [3, 5]], torch.tensor([7, 11])))
     assert model.lm_head.words.weight is model.model.embeddings.tokens.weight
     model.save_pretrained(tmp_path)
-    assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path)(x).logits, out.logits)
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(again(x).logits, out.logits)
+    # mapped files start anywhere; kernels that see another alignment may add in another order
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in again.parameters())
     # a classifier starts from the same body, with a head of its own
     classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     ours = classifier.model.state_dict()
