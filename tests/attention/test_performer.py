@@ -139,3 +139,10 @@ def test_features_default_to_d_log_d():
     for wrong in ({"kernel": "cosh"}, {"num_features": 0}, {"redraw_interval": 0}, {"eps": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             build(**wrong)
+
+
+def test_a_key_along_a_row_of_the_projection_does_not_overflow():
+    attn = Performer(num_heads=1, head_dim=256, max_len=8, causal=False).eval()
+    k = 4 * attn.projection[None, None, :8]  # exp(W k' - |k'|^2 / 2) is about exp(128) here, past float32
+    out = attn(torch.randn(1, 1, 8, 256, generator=torch.Generator().manual_seed(0)), k, torch.ones(1, 1, 8, 3))
+    torch.testing.assert_close(out, torch.ones_like(out))
