@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
+from cosformer.ops.native import memory
 from cosformer.ops.native.library import loaded
 from cosformer.ops.problem import Problem
 
@@ -347,6 +348,42 @@ def test_far_keys_are_not_lost():
     wanted = dense(q.double(), -g.k.abs().double(), g.v.double(), first[2].double(), first[3].double(), None, None, p)
     assert ((den - wanted[1]).abs() / wanted[1]).max() < 1e-6
     assert worst(out, torch.ones(1, 1, 50, 4, dtype=torch.float64)) < 1e-6
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_large_results_use_memory_again_and_fill_it(causal):
+    g = given(9000, b=1, d=32, e=32, causal=causal)
+    memory.release()
+    wanted = native.forward(*g)
+    pointer = wanted[0].data_ptr()
+    wanted = [x.clone() for x in wanted]
+    dirty = memory.empty((1, 4, 9000, 32), torch.float32).fill_(torch.nan)
+    assert dirty.data_ptr() == pointer
+    del dirty
+    for _ in range(2):
+        ours = native.forward(*g)
+        assert all(torch.equal(x, y) for x, y in zip(ours, wanted, strict=True))
+        grads = native.backward(torch.ones_like(ours[0]), None, None, *g[:7], *ours, g.p)
+        assert len({x.data_ptr() for x in (ours[0], *grads)}) == 6
+        assert all(x.isfinite().all() for x in grads)
+        for x in (*ours, *grads):
+            x.fill_(torch.nan)  # what the next round finds in its memory
+        del ours, grads, x
+    assert memory.waiting() > 0
+    memory.release()
+    assert memory.waiting() == 0
+
+
+def test_memory_waits_only_up_to_its_limit():
+    memory.release()
+    blocks = [memory.empty((memory.KEPT // 4 // 4 + i,), torch.float32) for i in range(6)]
+    assert [x.numel() for x in blocks] == [memory.KEPT // 16 + i for i in range(6)]
+    while blocks:
+        blocks.pop()
+        assert memory.waiting() <= memory.KEPT
+    memory.release()
+    kept = memory.empty_like(torch.empty(3, 1000, 4, 100).transpose(1, 2))
+    assert kept.stride() == (400_000, 100, 400, 1)
 
 
 def test_small_numbers_are_not_flushed():

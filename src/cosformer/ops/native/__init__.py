@@ -4,19 +4,17 @@
 operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
-from cosformer.ops.native.library import CALL, Library, find, loaded
+from cosformer.ops.native import memory
+from cosformer.ops.native.library import CALL, find, loaded
 from cosformer.ops.problem import Problem
 
 __all__ = ["available", "backward", "describe", "forward", "step", "why_not"]
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
-_HUGE = 4 << 20  # bytes from which a fresh output asks for huge pages
 
 
 def available() -> bool:
@@ -70,7 +68,7 @@ def forward(
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
-    out = _fresh(library, (b, h, n, e), v.dtype) if out is None else out
+    out = memory.empty((b, h, n, e), v.dtype) if out is None else out
     den = torch.empty((b, h, n))
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e)), make((b, hk, features))
@@ -102,7 +100,7 @@ def backward(
     """
     library = loaded()
     features = k.shape[3] * (2 if p.k_len else 1)
-    dq, dk, dv = (_fresh_like(library, x) for x in (q, k, v))
+    dq, dk, dv = (memory.empty_like(x) for x in (q, k, v))
     dkv, dz = torch.empty((*k.shape[:2], features, v.shape[3])), torch.empty((*k.shape[:2], features))
     if cu_seqlens is not None:
         kv_next = z_next = None
@@ -148,7 +146,7 @@ def step(
         kv_next, z_next = kv, z
     else:
         kv, z = _plain(kv), _plain(z)
-        kv_next, z_next = _fresh(library, (b, hk, features, e), torch.float32), torch.empty((b, hk, features))
+        kv_next, z_next = memory.empty((b, hk, features, e), torch.float32), torch.empty((b, hk, features))
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
@@ -161,20 +159,6 @@ def _rows(x: Tensor) -> Tensor:
 
 def _plain(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.to(torch.float32).contiguous()
-
-
-def _fresh(library: Library, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    x = torch.empty(shape, dtype=dtype)
-    if math.prod(shape) * x.element_size() >= _HUGE:
-        library.huge_pages(x.data_ptr(), x.numel() * x.element_size())
-    return x
-
-
-def _fresh_like(library: Library, like: Tensor) -> Tensor:
-    x = torch.empty_like(like)
-    if x.numel() * x.element_size() >= _HUGE:
-        library.huge_pages(x.data_ptr(), x.numel() * x.element_size())
-    return x
 
 
 def _at(x: Tensor | None) -> int:

@@ -1,8 +1,6 @@
 /* What Python sees: the choice of instruction set, and one entry for each kernel. */
-#define _GNU_SOURCE
 #include "cosformer.h"
 #include <string.h>
-#include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -48,14 +46,3 @@ EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
 EXPORT int cosformer_forward(const call_t *call) { return chosen->forward(call); }
 EXPORT int cosformer_backward(const call_t *call) { return chosen->backward(call); }
 EXPORT int cosformer_step(const call_t *call) { return chosen->step(call); }
-
-/* Ask for huge pages on a large fresh output: page faults every 4 KB cost more than the arithmetic. */
-EXPORT void cosformer_huge_pages(char *memory, int64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-    uintptr_t page = 1 << 21, first = ((uintptr_t)memory + page - 1) & ~(page - 1);
-    uintptr_t last = ((uintptr_t)memory + (uintptr_t)bytes) & ~(page - 1);
-    if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
-#else
-    (void)memory, (void)bytes;
-#endif
-}

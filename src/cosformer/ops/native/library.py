@@ -31,9 +31,6 @@ class Library:
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")
-        self.huge_pages = self._dll.cosformer_huge_pages
-        self.huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-        self.huge_pages.restype = None
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self.choose(None)
 
