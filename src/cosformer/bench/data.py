@@ -49,10 +49,10 @@ def run(args: argparse.Namespace) -> int:
         cells = [
             [
                 r.what,
-                f"{r.value:,.4g}",
-                f"{r.low:,.4g} to {r.high:,.4g}",
+                _figure(r.value),
+                f"{_figure(r.low)} to {_figure(r.high)}",
                 r.unit,
-                f"at least {r.goal:,.4g}",
+                f"at least {_figure(r.goal)}",
                 _reached(r),
             ]
             for r in found
@@ -63,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _reached(row: "Row") -> str:
     return "yes" if row.met else "no"
+
+
+def _figure(value: float | None) -> str:
+    return "not run" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def rows(text: Path | None, tokenizer: Path | None, repeats: int) -> Iterator["Row"]:

@@ -17,7 +17,7 @@ CLOSE, FIRST_DIGIT = 5, 6  # ids: 0 pads, 1..4 are operators
 MAX_DEPTH, MAX_ARGUMENTS = 10, 10
 SHORTEST, LONGEST = 500, 2000  # both excluded
 _OPERATOR_CHANCE = 0.25
-_PATIENCE = 200  # chunks without one kept tree before giving up
+_PATIENCE = 1000  # chunks without one kept tree before giving up
 _ROOTS = 8192  # trees of one chunk, of which about one in twelve is kept
 
 
