@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cosformer import cosformer_attention
 from cosformer.ops import native
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import loaded
@@ -475,3 +476,28 @@ def test_says_what_it_cannot_take():
     with pytest.raises(RuntimeError, match="sse9"):
         loaded().choose("sse9")
     assert loaded().instructions in native.describe()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 1, 1), (5, 5, 1, 3), (64, 64, 64, 64), (63, 63, 60, 17), (96, 96, 5, 16), (33, 90, 7, 8), (90, 33, 64, 40)],
+)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_short_input_takes_the_dense_form_of_the_library(monkeypatch, causal, masked, sizes, dtype):
+    n, s, d, e = sizes
+    if causal:
+        s = n
+    calls = []
+    dense = native.dense
+    monkeypatch.setattr(native, "dense", lambda *args: calls.append(1) or dense(*args))
+    q, k, v = (torch.randn(shape).to(dtype) for shape in ((3, 4, n, d), (3, 2, s, d), (3, 2, s, e)))
+    mask = torch.rand(3, s) > 0.4 if masked else None
+    out = cosformer_attention(q, k, v, causal=causal, max_len=128, key_mask=mask)
+    wide = [x.double() for x in (q, k, v)]
+    expected = cosformer_attention(*wide, causal=causal, max_len=128, key_mask=mask, backend="dense")
+    assert len(calls) == 1
+    assert (out.double() - expected).abs().max() <= (
+        1e-5 if dtype == torch.float32 else 2e-2
+    ) * expected.abs().max().clamp_min(1)

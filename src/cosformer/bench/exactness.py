@@ -65,7 +65,7 @@ def definition(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, q_turn: Tensor,
     return weights @ v / weights.sum(-1, keepdim=True).clamp_min(EPS)
 
 
-def measure(device: str = "cpu", length: int = DENSE_UP_TO + 77) -> Iterator[Finding]:
+def measure(device: str = "cpu", length: int = max(DENSE_UP_TO.values()) + 77) -> Iterator[Finding]:
     """Every form with each backend that runs here, in float64 and float32."""
     for dtype in LIMITS:
         for backend in available_backends(dtype, device):

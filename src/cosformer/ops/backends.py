@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import chunked, native
+from cosformer.ops.problem import Problem
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
@@ -17,7 +18,8 @@ BACKENDS = {
 # linear backends: modules with `forward` and `backward`
 _KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
 
-DENSE_UP_TO = 256  # longest N and S for which `auto` prefers the dense form to the chunked one
+# longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
+DENSE_UP_TO = {"native": 64, "chunked": 256}
 
 
 def kernel(name: str) -> ModuleType:
@@ -55,8 +57,18 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
+    longest = max(q.shape[2], k.shape[2]) if cu_seqlens is None else max(DENSE_UP_TO.values()) + 1
+    if longest <= min(DENSE_UP_TO.values()):
+        return "dense"
     # an exported program may run where the compiled kernels are not
-    if not torch.compiler.is_exporting() and not why_not("native", q, k, v):
-        return "native"
-    short = cu_seqlens is None and max(q.shape[2], k.shape[2]) <= DENSE_UP_TO
-    return "dense" if short else "chunked"
+    compiled = not torch.compiler.is_exporting() and not why_not("native", q, k, v)
+    linear = "native" if compiled else "chunked"
+    return "dense" if longest <= DENSE_UP_TO[linear] else linear
+
+
+def fits_compiled_dense(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, p: Problem) -> bool:
+    """Whether the native library's dense form takes a call without state."""
+    n, s = q.shape[2], k.shape[2]
+    if cu_seqlens is not None or max(n, s) > native.SHORT or min(n, s) == 0 or (p.causal and n != s):
+        return False
+    return not why_not("native", q, k, v)

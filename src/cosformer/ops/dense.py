@@ -16,14 +16,16 @@ def dense_attention(
     ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
     """
     scores = dense_scores(q, k, key_mask, p)
-    num = scores @ v
+    num = _product(scores, v)
     den = scores.sum(-1, keepdim=True)
     if kv is not None and z is not None:
         fq = stack_heads(features(q, p.q_first, p.q_len, p.relu), k.shape[1])
         num = num + fq @ kv
         den = den + fq @ z[..., None]
-    out = num if p.normaliser == "none" else num / NORMALISERS[p.normaliser].divisor(den, p.eps)
-    return unstack_heads(out, q.shape[1])
+    if p.normaliser != "none":
+        divisor = NORMALISERS[p.normaliser].divisor(den, p.eps)
+        num = num / divisor if num.requires_grad else num.div_(divisor)
+    return unstack_heads(num, q.shape[1])
 
 
 def dense_forward(
@@ -51,7 +53,7 @@ def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> T
     if key_mask is not None:
         # keys, not values: a masked key must also leave the denominator
         k = k.masked_fill(~key_mask[:, None, :, None], 0)
-    scores = stack_heads(q, k.shape[1]) @ k.mT
+    scores = _product(stack_heads(q, k.shape[1]), k.mT)
     n, s = q.shape[-2], k.shape[-2]
     weight = pair_weight(
         n,
@@ -92,6 +94,11 @@ def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:
         return x
     cos, sin = angle_tables(first, x.shape[-2], length, x.dtype, x.device)
     return torch.cat([x * cos[:, None], x * sin[:, None]], dim=-1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of ``[B,H,.,.]`` tensors; for short input a batched product of three dimensions is a fifth faster."""
+    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).view(a.shape[0], a.shape[1], a.shape[2], b.shape[3])
 
 
 def stack_heads(x: Tensor, key_heads: int) -> Tensor:

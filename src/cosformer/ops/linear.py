@@ -108,26 +108,22 @@ def _compute(
     backend: str,
     need_state: bool,
 ) -> tuple[Tensor, Any, Any]:
-    arguments = (q, k, v, kv, z, key_mask, cu_seqlens)
-    needs_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
-    direct = not needs_gradients and _may_call_directly(*arguments)
     if backend == "auto":
-        if need_state and p.causal and q.shape[2] == k.shape[2] == 1:
-            if direct and not backends.why_not("native", q, k, v):
-                return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
-            backend = "step"
-        else:
-            backend = backends.choose(q, k, v, cu_seqlens)
+        one_token = need_state and p.causal and q.shape[2] == k.shape[2] == 1
+        backend = "step" if one_token else backends.choose(q, k, v, cu_seqlens)
+        if (
+            not need_state
+            and kv is None
+            and backends.fits_compiled_dense(q, k, v, cu_seqlens, p)
+            and _unwatched(q, k, v)
+        ):
+            return backends.kernel("native").dense(q, k, v, key_mask, p), None, None
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
-        if direct:
-            out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
-        elif not needs_gradients and torch.compiler.is_compiling():
-            out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
-        else:
-            out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
-        return out, kv, z
+        return _run_kernel((q, k, v, kv, z, key_mask, cu_seqlens), p, start, backend)
+    if backend == "step" and not backends.why_not("native", q, k, v) and _unwatched(q, k, v, kv, z):
+        return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
     dtype = v.dtype
@@ -142,12 +138,29 @@ def _compute(
     return out.to(dtype), kv, z
 
 
-def _may_call_directly(*tensors: Tensor | None) -> bool:
-    """Whether nothing watches this call (compiler, tracer, torch.func, forward mode): then the dispatcher's cost can be saved."""
+def _run_kernel(
+    arguments: tuple[Tensor | None, ...], p: Problem, start: Tensor | None, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    if _unwatched(*arguments):
+        out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
+    elif torch.compiler.is_compiling() and not _needs_gradients(*arguments):
+        out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
+    else:
+        out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
+    return out, kv, z
+
+
+def _needs_gradients(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def _unwatched(*tensors: Tensor | None) -> bool:
+    """Whether no gradient, compiler, tracer or transform watches this call: then the dispatcher's cost can be saved."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
-    return plain and _get_current_dispatch_mode() is None
+    if _get_current_dispatch_mode() is not None or _needs_gradients(*tensors):
+        return False
+    return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 _PLAIN_FORMS = {"dense": dense_attention, "factored": factored_attention, "step": attend_one}

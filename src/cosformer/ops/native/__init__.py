@@ -11,7 +11,9 @@ from cosformer.ops.native import memory
 from cosformer.ops.native.library import CALL, find, loaded
 from cosformer.ops.problem import Problem
 
-__all__ = ["available", "backward", "describe", "forward", "step", "why_not"]
+__all__ = ["SHORT", "available", "backward", "dense", "describe", "forward", "step", "why_not"]
+
+SHORT = 96  # longest N and S of `dense`
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
@@ -120,6 +122,15 @@ def backward(
     return dq, dk, dv, dkv, dz
 
 
+def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
+    """``out [B,H,N,E]`` of at most ``SHORT`` queries and keys (N = S if causal), without a state: the dense form."""
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype)
+    key_mask = None if key_mask is None else key_mask.contiguous()
+    _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
+    return out
+
+
 def step(
     q: Tensor,
     k: Tensor,
@@ -158,7 +169,9 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _plain(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.to(torch.float32).contiguous()
+    if x is None or (x.dtype == torch.float32 and x.is_contiguous()):
+        return x
+    return x.to(torch.float32).contiguous()
 
 
 def _at(x: Tensor | None) -> int:

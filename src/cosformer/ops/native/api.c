@@ -45,4 +45,5 @@ EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
 
 EXPORT int cosformer_forward(const call_t *call) { return chosen->forward(call); }
 EXPORT int cosformer_backward(const call_t *call) { return chosen->backward(call); }
+EXPORT int cosformer_dense(const call_t *call) { return chosen->dense(call); }
 EXPORT int cosformer_step(const call_t *call) { return chosen->step(call); }

@@ -43,6 +43,7 @@ typedef struct {
     int (*forward)(const call_t *);
     int (*backward)(const call_t *);
     int (*step)(const call_t *);
+    int (*dense)(const call_t *);
 } kernels_t;
 
 extern const kernels_t kernels_generic;

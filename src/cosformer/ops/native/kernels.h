@@ -10,5 +10,6 @@
 #include "backward.h"
 #include "gradients.h"
 #include "step.h"
+#include "short.h"
 
-const kernels_t KERNELS = {NAME, forward, backward, step};
+const kernels_t KERNELS = {NAME, forward, backward, step, dense};

@@ -31,6 +31,7 @@ class Library:
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")
+        self.dense = self._entry("cosformer_dense")
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self.choose(None)
 

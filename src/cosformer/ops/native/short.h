@@ -1,0 +1,63 @@
+/* Short input without a state: the dense form, one task for each query head. Included once per instruction set, after forward.h.
+ * Below about two times E positions the N x S matrix costs less than the sums over keys. */
+
+/* to[r][c] = a[r] . b[c] * cos(angle between them), for every pair; zero behind the last column. */
+static void square(float *to, long ld, long rows, long columns, const float *a, long a_ld, const float *b, long b_panel, long n,
+                   angles_t of_rows, angles_t of_columns) {
+    for (long r0 = 0; r0 < rows; r0 += ROWS)
+        for (long c0 = 0; c0 < columns; c0 += 16) {
+            vec sums[ROWS][LANES] = {};
+            tile(sums, a + r0 * a_ld, a_ld, 1, b + c0 / 16 * b_panel, n);
+            for (int r = 0; r < ROWS; r++)
+                for (int l = 0; l < LANES; l++) {
+                    vec x = sums[r][l];
+                    if (of_rows.cos)
+                        x *= of_rows.cos[r0 + r] * load(of_columns.cos + c0 + l * WIDTH) +
+                             of_rows.sin[r0 + r] * load(of_columns.sin + c0 + l * WIDTH);
+                    ivec column;
+                    for (int i = 0; i < WIDTH; i++) column[i] = (int32_t)(c0 + l * WIDTH + i);
+                    store(to + (r0 + r) * ld + c0 + l * WIDTH, keep(column < (int32_t)columns, x));
+                }
+        }
+}
+
+static void short_task(const void *context, int64_t task, char *scratch) {
+    const plan_t *p = context;
+    const call_t *call = p->call;
+    long n = call->N, s = call->S, h = task % call->H;
+    head_t at = {.b = task / call->H, .hk = h / p->groups, .n = n, .s = s};
+    arena_t arena = {scratch};
+    keys_t k = cut_keys(p, &arena);
+    queries_t q = cut_queries(p, &arena);
+    const uint8_t *mask = call->mask ? call->mask + at.b * s : NULL;
+    k.at = angles(k.cosines, p->k_turn, call->k_first, call->k_len, s);
+    q.at = angles(q.cosines, p->q_turn, call->q_first, call->q_len, n);
+    load_features(p, k.x, NULL, rows_of(p, call->k, call->ks, at.b, at.hk, 0), mask, k.at, s);
+    load_features(p, q.x, NULL, rows_of(p, call->q, call->qs, at.b, h, 0), NULL, q.at, n);
+    load_panels(p, k.vp, rows_of(p, call->v, call->vs, at.b, at.hk, 0), mask, 0, p->ne, s);
+    transpose(k.xt, p->Dp * 16, k.x, p->ldx, s, p->D);
+    if (call->causal) triangle(q.weights, p->chunk, n, 0, q.x, p->ldx, k.xt, p->Dp * 16, p->D, q.at, k.at);
+    else square(q.weights, p->chunk, n, s, q.x, p->ldx, k.xt, p->Dp * 16, p->D, q.at, k.at);
+    for (long r = 0; r < n; r++) {
+        vec row = {};
+        for (long c = 0; c < (call->causal ? r + 1 : s); c += WIDTH) row += load(q.weights + r * p->chunk + c);
+        q.inverse[r] = 1 / divisor(call, sum(row));
+    }
+    rows_t out = own_rows(p, call->out, at.b * call->H + h, n, p->E, 0);
+    term_t term = {q.weights, p->chunk, k.vp, p->chunk * 16, s, call->causal ? LOWER : FULL};
+    int direct = call->dtype == F32 && p->E % 16 == 0;
+    combine(direct ? (float *)out.data : q.out, direct ? p->E : p->lde, n, p->ne, &term, 1, q.inverse, 0, (ahead_t){0});
+    if (!direct)
+        for (long r = 0; r < n; r++) store_row(out.data + r * out.stride, q.out + r * p->lde, p->E, call->dtype);
+}
+
+static int dense(const call_t *call) {
+    long longest = call->N > call->S ? call->N : call->S;
+    plan_t plan = make_plan(call, round_up(longest, 16));
+    arena_t arena = {NULL};
+    cut_keys(&plan, &arena), cut_queries(&plan, &arena);
+    size_t scratch = (size_t)(arena.next - (char *)NULL);
+    /* waking a second thread costs as much as a small problem */
+    long threads = call->N * call->S * (call->D + call->E) * call->H * call->B < 200 * 1000 ? 1 : call->threads;
+    return run_tasks(short_task, &plan, call->B * call->H, scratch, threads);
+}
