@@ -1,7 +1,9 @@
 """``attn_implementation="cosformer"`` in stock transformers models."""
 
 import copy
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,7 +162,7 @@ def test_cross_attention_cache_of_states_is_refused():
         bart()(ids(1, 4), decoder_input_ids=ids(1, 3), past_key_values=cache)
 
 
-def test_vision_and_speech():
+def test_vision_and_speech():  # evaluation, then a training step of each
     config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16, patch_size=4
     )
@@ -169,7 +171,7 @@ def test_vision_and_speech():
     config = transformers.Wav2Vec2Config(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16),
         conv_kernel=(4, 4), conv_stride=(4, 4), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
-        feat_extract_norm="layer", vocab_size=20,
+        feat_extract_norm="layer", vocab_size=20, mask_time_prob=0.0, layerdrop=0.0, attention_dropout=0.0,
     )  # fmt: skip
     speech = transformers.Wav2Vec2Model._from_config(config, attn_implementation="cosformer").eval()
     sound, mask = torch.randn(2, 320), torch.ones(2, 320, dtype=torch.long)
@@ -182,6 +184,11 @@ def test_vision_and_speech():
     changed[1, 200:] = 9.0  # beyond the mask and the convolutions' reach
     kept = [speech(s, attention_mask=mask).last_hidden_state[1, :9] for s in (sound, changed)]
     assert torch.equal(*kept)
+    for model, given in ((vit, torch.randn(2, 3, 16, 16)), (speech, sound)):
+        model.train()(given).last_hidden_state.square().sum().backward()
+        gradients = [p.grad for name, p in model.named_parameters() if re.search(r"(query|q_proj)\.weight", name)]
+        assert len(gradients) == 2
+        assert all(g.isfinite().all() and g.abs().max() > 0 for g in gradients)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +211,25 @@ def test_training_warns_once_about_dropout_and_reaches_every_weight(make, monkey
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.eval()(ids(2, 9))
+
+
+@pytest.mark.parametrize(
+    "make", [*(lambda n=n: encoder(n) for n in ENCODERS), *(lambda n=n: decoder(n) for n in DECODERS)]
+)
+@pytest.mark.filterwarnings("ignore:attention dropout")
+def test_a_training_step_with_padding(make):
+    model, x = make().train(), ids(2, 9)
+    mask = torch.ones_like(x)
+    mask[1, 6:] = 0
+    out = model(x, attention_mask=mask)[0]
+    (out * torch.randn_like(out)).sum().backward()
+    named = [(name, p) for name, p in model.named_parameters() if "pooler" not in name]
+    assert [name for name, p in named if p.grad is None or not p.grad.isfinite().all()] == []
+    queries = [
+        p.grad for name, p in named if re.search(r"query\.weight|q_proj\.weight|q_lin\.weight|c_attn\.weight", name)
+    ]
+    assert queries
+    assert all(gradient.abs().max() > 0 for gradient in queries)
 
 
 def test_what_has_no_linear_form_is_refused():
@@ -260,6 +286,27 @@ def test_longer_than_the_config_allows_is_refused():
     assert max_len_of(config) == 8
     config.cosformer_max_len = 16
     assert max_len_of(config) == 16
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_stock_models_equal_eager():
+    for model in (encoder("Roberta"), decoder("Llama")):
+        x = ids(2, 12)
+        mask = torch.ones_like(x)
+        mask[1, 8:] = 0
+        expected = model(x, attention_mask=mask, use_cache=False)[0]
+        assert relative(torch.compile(model)(x, attention_mask=mask, use_cache=False)[0], expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["models", "drop_in"])
+@pytest.mark.filterwarnings("ignore:attention dropout")
+def test_code_in_the_documents_runs(name):
+    text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text()
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)
+    assert names["ids"].shape[0] == 1
 
 
 def test_import_registers():

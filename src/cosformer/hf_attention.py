@@ -91,11 +91,11 @@ def cosformer_mask(
         raise ValueError(
             "this model asks for more than a causal or padding mask (a sliding window, chunks, packed sequences or a custom"
             " pattern), which attn_implementation='cosformer' cannot honour; pad instead of packing, or keep the model's own"
-            " attention"
+            " attention (under torch.compile pass an attention_mask: without one packing cannot be ruled out)"
         )
     if (
         kv_offset
-        or not isinstance(q_offset, int)
+        or not isinstance(q_offset, int | torch.SymInt)
         or (mask_function is causal_mask_function and q_offset + q_length != kv_length)
     ):
         raise ValueError(
@@ -120,8 +120,8 @@ def max_len_of(config: Any) -> int | None:
     chosen = getattr(config, "cosformer_max_len", None)
     if chosen is not None:
         return chosen
-    lengths = [getattr(config, name, None) for name in _LENGTHS]
-    return max((x for x in lengths if isinstance(x, int) and x > 0), default=None)
+    lengths = [x for x in (getattr(config, name, None) for name in _LENGTHS) if isinstance(x, int) and x > 0]
+    return max(lengths) if lengths else None
 
 
 def _with_state(

@@ -160,3 +160,13 @@ def test_loss_is_the_mean_over_next_tokens(config, ids):
     scores = out.logits[:, :-1].log_softmax(-1).gather(-1, x[:, 1:, None])[..., 0]
     counted = labels[:, 1:] != -100
     torch.testing.assert_close(out.loss, -scores[counted].mean())
+
+
+def test_vocabulary_can_be_resized_unless_adaptive(config, ids):
+    model = CosformerForCausalLM(config(is_decoder=True)).eval()
+    before = model(ids(1, 5)).logits
+    model.resize_token_embeddings(60, mean_resizing=False)
+    assert model.lm_head.weight is model.model.embeddings.tokens.weight
+    torch.testing.assert_close(model(ids(1, 5)).logits[..., :50], before)
+    with pytest.raises(ValueError, match="bands of an adaptive vocabulary"):
+        CosformerForCausalLM(config(is_decoder=True, adaptive_cutoffs=[10])).resize_token_embeddings(60)

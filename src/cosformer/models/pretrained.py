@@ -64,6 +64,12 @@ class CosformerPreTrainedModel(PreTrainedModel):
             )
         return "eager"
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As transformers' own; an adaptive vocabulary cannot be resized."""
+        if self.config.adaptive_cutoffs is not None:
+            raise ValueError("the bands of an adaptive vocabulary are fixed; build the model with another vocab_size")
+        return super().resize_token_embeddings(*args, **kwargs)
+
     @classmethod
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls,
