@@ -21,7 +21,7 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Milliseconds and state bytes per generated token by context length, in one model of 2 layers of width 512 with 8 heads "
-        "(float32, one sequence), and a run of the model's own step loop in a small model. Needs cosformer[hf]."
+        "(float32, one sequence; softmax's cache grows by copying, as transformers' DynamicCache does), and a run of the model's own step loop in a small model. Needs cosformer[hf]."
     )
     add = parser.add_argument
     add("--lengths", type=_lengths, metavar="N,N,...", help=f"default: {','.join(map(str, LENGTHS))}; '' for none")
