@@ -58,8 +58,6 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
     longest = max(q.shape[2], k.shape[2]) if cu_seqlens is None else max(DENSE_UP_TO.values()) + 1
-    if longest <= min(DENSE_UP_TO.values()):
-        return "dense"
     # an exported program may run where the compiled kernels are not
     compiled = not torch.compiler.is_exporting() and not why_not("native", q, k, v)
     linear = "native" if compiled else "chunked"

@@ -111,12 +111,9 @@ def _compute(
     if backend == "auto":
         one_token = need_state and p.causal and q.shape[2] == k.shape[2] == 1
         backend = "step" if one_token else backends.choose(q, k, v, cu_seqlens)
-        if (
-            not need_state
-            and kv is None
-            and backends.fits_compiled_dense(q, k, v, cu_seqlens, p)
-            and _unwatched(q, k, v)
-        ):
+        # asked first whether a compiler watches: the lengths must not become guards of its graph
+        plain = not need_state and kv is None and _unwatched(q, k, v)
+        if plain and backends.fits_compiled_dense(q, k, v, cu_seqlens, p):
             return backends.kernel("native").dense(q, k, v, key_mask, p), None, None
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
