@@ -71,7 +71,7 @@ static queries_t cut_queries(const plan_t *p, arena_t *arena) {
     return q;
 }
 
-/* n queries from `first` of head h: the state, and in the causal case the chunk of keys at the same positions. */
+/* n queries from `first` of head h: the state (NULL: nothing yet), and in the causal case the keys at the same positions. */
 static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *state, head_t at, long h, long first, long n,
                    long e0, long e1) {
     const call_t *call = p->call;
@@ -102,7 +102,8 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
                        {q->weights, p->chunk, k->vp, p->chunk * 16, n, LOWER}};
     int direct = call->dtype == F32 && p->E % 16 == 0;
     float *to = direct ? (float *)out.data + e0 * 16 : q->out;
-    combine(to, direct ? p->E : p->lde, n, e1 - e0, terms, call->causal ? 2 : 1, q->inverse, 0,
+    int from_state = state != NULL, inside = call->causal != 0;
+    combine(to, direct ? p->E : p->lde, n, e1 - e0, terms + !from_state, from_state + inside, q->inverse, 0,
             ahead_of(p, rows_of(p, call->q, call->qs, at.b, h, at.row + first + n), (rows_t){0}, least(p->chunk, at.n - first - n)));
     if (!direct)
         for (long r = 0; r < n; r++)
@@ -149,7 +150,7 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
         if (first >= before) {
             transpose(k.xt, p->Dp * 16, k.x, p->ldx, n, p->D);
             for (long g = 0; g < p->groups; g++)
-                attend(p, &q, &k, state, at, at.hk * p->groups + g, first - before, n, e0, e1);
+                attend(p, &q, &k, first || call->kv ? state : NULL, at, at.hk * p->groups + g, first - before, n, e0, e1);
         }
         absorb_keys(p, &k, state, at, first, n, e0, e1);
     }
@@ -211,8 +212,6 @@ static void rows_task(const void *context, int64_t task, char *scratch) {
         for (long c = block_start(chunks, job->row_blocks, block); c < block_start(chunks, job->row_blocks, block + 1); c++)
             attend(p, &q, &k, state, at, at.hk * p->groups + g, c * p->chunk, least(p->chunk, at.n - c * p->chunk), 0, p->ne);
 }
-
-INLINE long most(long a, long b) { return a > b ? a : b; }
 
 /* Blocks of one head so that all threads have work, and no more than there are panels. */
 static long blocks_for(const call_t *call, long heads, long panels) {

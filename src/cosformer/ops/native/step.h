@@ -3,24 +3,26 @@
 
 enum { STEP_COLUMNS = 64, STEP_BYTES = 1 << 20 }; /* columns in registers; bytes of state worth a second thread */
 
-/* Columns e0 to e0 + 16 * panels of one head: to = from + phi(k) v^T, out = phi(q) to, for each query head of the group. */
-INLINE void step_columns(const plan_t *p, const float *from, float *to, const float *fk, const float *v, const float *fq,
-                         float *out, long e0, int vectors) {
+/* Some columns of one head: state = from + phi(k) v^T, out = phi(q) state, for each query head of the group. */
+INLINE void step_columns(const plan_t *p, const float *from, float *state, const float *fk, const float *v, const float *fq,
+                         float *out, int vectors) {
     for (long g = 0; g < p->groups; g++, fq += p->ldf, out += p->Ep) {
         vec sums[STEP_COLUMNS / WIDTH] = {};
-        const float *old = g ? to : from; /* further queries of the group find the state updated */
-        for (long f = 0; f < p->F; f++)
+        for (long f = 0; f < p->F; f++) {
+            float q = fq[f], k = fk[f];
+            const float *old = (g ? state : from) + f * p->E; /* further queries of the group find the state updated */
+            float *new = state + f * p->E;
 #pragma GCC unroll 16
             for (int l = 0; l < vectors; l++) {
-                long i = f * p->E + e0 + l * WIDTH;
-                vec x = old ? load(old + i) : (vec){};
+                vec x = load(old + l * WIDTH);
                 if (!g) {
-                    x += fk[f] * load(v + e0 + l * WIDTH);
-                    store(to + i, x);
+                    x += k * load(v + l * WIDTH);
+                    store(new + l * WIDTH, x);
                 }
-                sums[l] += fq[f] * x;
+                sums[l] += q * x;
             }
-        for (int l = 0; l < vectors; l++) store(out + e0 + l * WIDTH, sums[l]);
+        }
+        for (int l = 0; l < vectors; l++) store(out + l * WIDTH, sums[l]);
     }
 }
 
@@ -40,17 +42,19 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     load_row(v, rows_of(p, call->v, call->vs, b, hk, 0).data, p->E, call->dtype);
     if (mask && !mask[0]) memset(v, 0, 4 * (size_t)p->Ep);
 
-    const float *from = call->kv ? call->kv + head * p->F * p->E : NULL;
     float *to = call->kv_next + head * p->F * p->E;
+    const float *from = call->kv ? call->kv + head * p->F * p->E : to;
+    if (!call->kv) memset(to, 0, 4 * (size_t)(p->F * p->E));
     long e = 0;
-    for (; e + STEP_COLUMNS <= p->E; e += STEP_COLUMNS) step_columns(p, from, to, fk, v, fq, out, e, STEP_COLUMNS / WIDTH);
-    for (; e + WIDTH <= p->E; e += WIDTH) step_columns(p, from, to, fk, v, fq, out, e, 1);
+    for (; e + STEP_COLUMNS <= p->E; e += STEP_COLUMNS)
+        step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH);
+    for (; e + WIDTH <= p->E; e += WIDTH) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, 1);
     for (; e < p->E; e++)
         for (long g = 0; g < p->groups; g++) {
             float total = 0;
             for (long f = 0; f < p->F; f++) {
                 long i = f * p->E + e;
-                if (!g) to[i] = (from ? from[i] : 0) + fk[f] * v[e];
+                if (!g) to[i] = from[i] + fk[f] * v[e];
                 total += fq[g * p->ldf + f] * to[i];
             }
             out[g * p->Ep + e] = total;

@@ -25,6 +25,7 @@ INLINE void store(float *p, vec x) { *(loose *)p = x; }
 INLINE vec keep(ivec mask, vec x) { return (vec)((ivec)x & mask); }
 INLINE long round_up(long n, long to) { return (n + to - 1) / to * to; }
 INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE long most(long a, long b) { return a > b ? a : b; }
 
 INLINE float sum(vec x) {
     float total = 0;
@@ -41,13 +42,15 @@ INLINE float dot(const float *a, const float *b, long n) { /* n a multiple of 16
     return sum(all);
 }
 
-/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k] */
-INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
+/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k], for `rows` rows: ROWS or HALF, known when compiled */
+enum { HALF = ROWS / 2 };
+
+INLINE void tile_of(int rows, vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
     for (long k = 0; k < n; k++, a += step, panel += 16) {
         vec b[LANES];
         for (int l = 0; l < LANES; l++) b[l] = *(const vec *)(panel + l * WIDTH);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int l = 0; l < LANES; l++) sums[r][l] += a[r * row] * b[l];
     }
@@ -78,20 +81,29 @@ INLINE void fetch(ahead_t *ahead, int lines) {
     }
 }
 
+INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
+    tile_of(ROWS, sums, a, row, step, panel, n);
+}
+
+INLINE void accumulate_tile(int rows, float *state, const float *a, long ld, const float *b, long n) {
+    vec sums[ROWS][LANES] = {};
+    tile_of(rows, sums, a, 1, ld, b, n);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++) *(vec *)(state + r * 16 + l * WIDTH) += sums[r][l];
+}
+
 /* Accumulate: state[p][r] += sum over k < n of a[k][r] * b[p][k], for all rows r and panels p.
  * The state has round_up(rows, ROWS) rows in a panel; those past `rows` hold nothing of use. */
 static void accumulate(float *state, long state_panel, long rows, long panels, const float *a, long ld, const float *b,
                        long b_panel, long n, ahead_t ahead) {
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            vec sums[ROWS][LANES] = {};
             fetch(&ahead, 5);
-            tile(sums, a + r0, 1, ld, b + p * b_panel, n);
             float *to = state + p * state_panel + r0 * 16;
-#pragma GCC unroll 16
-            for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-                for (int l = 0; l < LANES; l++) *(vec *)(to + r * 16 + l * WIDTH) += sums[r][l];
+            if (rows - r0 > HALF) accumulate_tile(ROWS, to, a + r0, ld, b + p * b_panel, n);
+            else accumulate_tile(HALF, to, a + r0, ld, b + p * b_panel, n);
         }
 }
 
@@ -102,28 +114,33 @@ typedef struct {
     const float *cos, *sin; /* of the chunk's positions; NULL without angles */
 } angles_t;
 
+INLINE void triangle_tile(int rows, float *to, long ld, long r0, long c0, int keys_first, const float *a, long a_ld,
+                          const float *b, long n, angles_t of_rows, angles_t of_columns) {
+    vec sums[ROWS][LANES] = {};
+    tile_of(rows, sums, a + r0 * a_ld, a_ld, 1, b, n);
+    for (int l = 0; l < LANES; l++) {
+        ivec column = {};
+        for (int i = 0; i < WIDTH; i++) column[i] = (int32_t)c0 + l * WIDTH + i;
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            vec x = sums[r][l];
+            if (of_rows.cos)
+                x *= of_rows.cos[r0 + r] * load(of_columns.cos + c0 + l * WIDTH) +
+                     of_rows.sin[r0 + r] * load(of_columns.sin + c0 + l * WIDTH);
+            ivec seen = keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r);
+            store(to + (r0 + r) * ld + c0 + l * WIDTH, keep(seen, x));
+        }
+    }
+}
+
 static void triangle(float *to, long ld, long rows, int keys_first, const float *a, long a_ld, const float *b, long b_panel,
                      long n, angles_t of_rows, angles_t of_columns) {
-    ivec lane[LANES];
-    for (int l = 0; l < LANES; l++)
-        for (int i = 0; i < WIDTH; i++) lane[l][i] = l * WIDTH + i;
     for (long r0 = 0; r0 < rows; r0 += ROWS) {
         long first = keys_first ? r0 / 16 * 16 : 0, last = keys_first ? rows : least(r0 + ROWS, rows);
         for (long c0 = first; c0 < last; c0 += 16) {
-            vec sums[ROWS][LANES] = {};
-            tile(sums, a + r0 * a_ld, a_ld, 1, b + c0 / 16 * b_panel, n);
-#pragma GCC unroll 16
-            for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-                for (int l = 0; l < LANES; l++) {
-                    vec x = sums[r][l];
-                    if (of_rows.cos)
-                        x *= of_rows.cos[r0 + r] * load(of_columns.cos + c0 + l * WIDTH) +
-                             of_rows.sin[r0 + r] * load(of_columns.sin + c0 + l * WIDTH);
-                    ivec column = lane[l] + (int32_t)c0;
-                    ivec seen = keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r);
-                    store(to + (r0 + r) * ld + c0 + l * WIDTH, keep(seen, x));
-                }
+            const float *panel = b + c0 / 16 * b_panel;
+            if (rows - r0 > HALF) triangle_tile(ROWS, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
+            else triangle_tile(HALF, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
         }
     }
 }
@@ -138,27 +155,34 @@ typedef struct {
     enum { FULL, LOWER, UPPER } part;
 } term_t;
 
+INLINE void combine_tile(int rows, float *to, long ld, long r0, long live, long p, const term_t *terms, int count,
+                         const float *scale, int add) {
+    vec sums[ROWS][LANES] = {};
+    if (add)
+        for (int r = 0; r < live; r++)
+            for (int l = 0; l < LANES; l++) sums[r][l] = load(to + r * ld + l * WIDTH);
+    for (int t = 0; t < count; t++) {
+        const term_t *x = terms + t;
+        long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + rows, x->n) : x->n;
+        tile_of(rows, sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * 16, until - from);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        if (r < live)
+#pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++) store(to + r * ld + l * WIDTH, scale ? sums[r][l] * scale[r] : sums[r][l]);
+}
+
 static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add,
                     ahead_t ahead) {
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            vec sums[ROWS][LANES] = {};
             fetch(&ahead, 12);
+            float *tile_to = to + r0 * ld + p * 16;
+            const float *tile_scale = scale ? scale + r0 : NULL;
             long live = least(ROWS, rows - r0);
-            if (add)
-                for (int r = 0; r < live; r++)
-                    for (int l = 0; l < LANES; l++) sums[r][l] = load(to + (r0 + r) * ld + p * 16 + l * WIDTH);
-            for (int t = 0; t < count; t++) {
-                const term_t *x = terms + t;
-                long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + ROWS, x->n) : x->n;
-                tile(sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * 16, until - from);
-            }
-#pragma GCC unroll 16
-            for (int r = 0; r < ROWS; r++)
-                if (r < live)
-#pragma GCC unroll 4
-                    for (int l = 0; l < LANES; l++)
-                        store(to + (r0 + r) * ld + p * 16 + l * WIDTH, scale ? sums[r][l] * scale[r0 + r] : sums[r][l]);
+            if (live > HALF) combine_tile(ROWS, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
+            else combine_tile(HALF, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
         }
 }
 
