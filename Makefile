@@ -8,11 +8,11 @@ EXTRAS := all,test,oracles
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all lint types format clean
+.PHONY: install demo test test-all sanitize lint types format clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/cosformer/ops/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch
 	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
@@ -29,10 +29,14 @@ types: install
 	$(BIN)/pyright
 
 test: lint types
-	$(BIN)/pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'
 
 test-all: lint types
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: install
+	PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
 
 format: install
 	$(BIN)/ruff format .
