@@ -25,7 +25,12 @@ class Spe(FeatureMap):
     """
 
     traits = Traits(
-        paper="Liutkus et al. 2021", time="N D R sines", memory="N (D sines + R)", causal=True, cross=True, streaming=True
+        paper="Liutkus et al. 2021",
+        time="N D R sines",
+        memory="N (D sines + R)",
+        causal=True,
+        cross=True,
+        streaming=True,
     )
     normaliser = "add"
     noise: Tensor
