@@ -157,7 +157,8 @@ def step(
         kv_next, z_next = kv, z
     else:
         kv, z = _plain(kv), _plain(z)
-        kv_next, z_next = memory.empty((b, hk, features, e), torch.float32), torch.empty((b, hk, features))
+        kv_next = memory.empty((b, hk, features, e), torch.float32) if kv is None else memory.empty_like(kv)
+        z_next = torch.empty((b, hk, features)) if z is None else torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
