@@ -6,6 +6,7 @@ from importlib import import_module
 # name -> (module, one line for --help). The modules import what is heavy when they run.
 BENCHES: dict[str, tuple[str, str]] = {
     "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
+    "peers": ("cosformer.bench.peers", "each attention against the independent package of the same method"),
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
 }
