@@ -195,6 +195,16 @@ def test_normalisers(normaliser, relu, causal):
     check(given(60, causal=causal, normaliser=normaliser, relu=relu, eps=1e-3, angles=relu))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_below_eps_pass_no_gradient_to_the_denominator(causal, dtype):
+    g = given(60, causal=causal, eps=40.0, dtype=dtype)
+    clamped = native.forward(*g)[1] < 40
+    assert 0.2 < clamped.float().mean() < 0.8
+    half = dtype == torch.bfloat16
+    check(g, 5e-3 if half else 2e-6, 5e-3 if half else 5e-6)
+
+
 def test_signed_divisor_keeps_the_sign():
     g = given(60, relu=False, normaliser="signed", eps=0.5, angles=False)
     check(g._replace(q=g.q - 0.9))
