@@ -205,9 +205,14 @@ def test_rows_below_eps_pass_no_gradient_to_the_denominator(causal, dtype):
     check(g, 5e-3 if half else 2e-6, 5e-3 if half else 5e-6)
 
 
-def test_signed_divisor_keeps_the_sign():
-    g = given(60, relu=False, normaliser="signed", eps=0.5, angles=False)
-    check(g._replace(q=g.q - 0.9))
+@pytest.mark.parametrize("causal", [True, False])
+def test_signed_divisor_keeps_the_sign(causal):
+    g = given(60, relu=False, normaliser="signed", eps=20.0, angles=False, causal=causal)
+    g = g._replace(q=g.q - 0.5)
+    den = native.forward(*g)[1]
+    for part in (den < -20, (den < 0) & (den > -20), (den > 0) & (den < 20), den > 20):
+        assert part.any()
+    check(g)
 
 
 @pytest.mark.parametrize("causal", [True, False])
