@@ -1,0 +1,115 @@
+"""What a task is: data, head, loss and score in one object. The training engine knows nothing else."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from cosformer.data import load_dataset
+from cosformer.data.dataset import Dataset
+from cosformer.experiment import DataConfig, ModelConfig
+from cosformer.models.config import CosformerConfig
+from cosformer.models.presets import preset
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a model must beat to have learned: ``score`` of a model that ignores its input, on one split.
+
+    error: the standard error of the score on that split.
+    """
+
+    name: str
+    score: float
+    error: float
+
+
+class Task(ABC):
+    """Data + head + loss + score. ``score``: the metric a model is chosen by; ``higher_is_better`` says which way."""
+
+    name: ClassVar[str]
+    score: ClassVar[str]
+    higher_is_better: ClassVar[bool]
+    head: ClassVar[type[PreTrainedModel]]
+
+    def __init__(self, data: DataConfig, seed: int = 0) -> None:
+        """Loads the data (prepared and cached on first use). ``seed`` is for what training draws from it."""
+        self.data = data
+        self.seed = seed
+        self.dataset: Dataset = load_dataset(data.name, **data.options)
+
+    # --- the model
+
+    @abstractmethod
+    def model_fields(self) -> dict[str, Any]:
+        """Fields of CosformerConfig that the data decides: vocabulary, classes, longest row, special tokens."""
+
+    def config(self, model: ModelConfig) -> CosformerConfig:
+        """The architecture that ``model`` names, fitted to this task's data."""
+        changes: dict[str, Any] = dict(self.model_fields())
+        named = {
+            "num_hidden_layers": model.layers,
+            "hidden_size": model.width,
+            "num_attention_heads": model.heads,
+            "intermediate_size": model.feed_forward,
+            "max_position_embeddings": model.max_len,
+            "hidden_dropout_prob": model.dropout,
+        }
+        changes |= {key: value for key, value in named.items() if value is not None}
+        changes |= {"attention": model.attention, "attention_options": dict(model.attention_options) or None}
+        return preset(model.preset, **changes | model.fields)
+
+    # --- training rows
+
+    @property
+    @abstractmethod
+    def train_rows(self) -> int:
+        """How many rows one pass over the training split has."""
+
+    @abstractmethod
+    def train_row(self, index: int, epoch: int) -> dict[str, Any]:
+        """Row ``index`` of pass ``epoch``. Drawn from (seed, epoch, index) alone: the same after a resume, on any process."""
+
+    @abstractmethod
+    def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Rows to the keyword arguments of the model's forward, labels among them."""
+
+    @abstractmethod
+    def tokens(self, batch: dict[str, Tensor]) -> int:
+        """Tokens of a batch, padding apart: for tokens per second."""
+
+    # --- scores
+
+    @property
+    def selection(self) -> str:
+        """The evaluation by which the best checkpoint is chosen, during training."""
+        return self.dataset.selection_split
+
+    @property
+    def final(self) -> list[str]:
+        """The evaluations made at the end of a run: splits, and what a task adds (``test@400``)."""
+        return [name for name in ("valid", "test") if name in self.dataset.splits]
+
+    @abstractmethod
+    def eval_size(self, name: str) -> int:
+        """Rows of evaluation ``name``, after ``data.eval_rows``."""
+
+    @abstractmethod
+    def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
+        """Rows ``start:stop`` of evaluation ``name``, as ``sums`` wants them."""
+
+    @abstractmethod
+    def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
+        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode, gradients are off."""
+
+    @abstractmethod
+    def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of evaluation ``name`` from the summed ``sums``, among them ``self.score`` and ``error``, the standard
+        error of that score over rows (or tokens)."""
+
+    @abstractmethod
+    def baseline(self, name: str) -> Baseline:
+        """The majority class, or the unigram model of the training split, scored on evaluation ``name``."""
