@@ -55,7 +55,7 @@ class TrainConfig:
     """How to train.
 
     steps: updates. batch: rows of one update, over all processes; micro_batch: rows of one forward pass of one process
-    (None: its whole share; less means gradient accumulation). lr: the peak. schedule and warmup: see ``cosformer.schedules``.
+    (None: its whole share; less means gradient accumulation). lr: the peak. schedule and warmup: see ``cosformer.train.schedules``.
     clip: largest gradient norm, 0 for none. save_every, eval_every, log_every: in updates; keep: checkpoints besides the best.
     diagnostics: log each layer's smallest denominator, share of zero denominators and gradient norm.
     threads: of torch, None for its own choice.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from cosformer import cli
-from cosformer.bench import attention, machine, measure, operator, results, table, zoo
+from cosformer import cli, machine
+from cosformer.bench import attention, measure, operator, results, table, zoo
 from cosformer.bench.released import released_attention, released_bytes
 from cosformer.bench.results import DIFFERENCE, Row
 from cosformer.ops.operator import cosformer_attention

@@ -62,7 +62,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark that ``args`` describe."""
     import torch
 
-    from cosformer.bench import machine, results
+    from cosformer import machine
+    from cosformer.bench import results
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

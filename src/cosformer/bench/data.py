@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table; 1 if a goal is missed."""
-    from cosformer import terminal
-    from cosformer.bench import machine, results
+    from cosformer import machine, terminal
+    from cosformer.bench import results
 
     if args.repeats < 2:
         raise ValueError(f"--repeats {args.repeats}: at least 2, for a spread")

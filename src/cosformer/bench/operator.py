@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer import terminal
-from cosformer.bench import machine
+from cosformer import machine, terminal
 from cosformer.bench.measure import in_fresh_process, interleaved, peak_above_now, ratio, spread
 from cosformer.bench.released import released_attention, released_bytes
 from cosformer.bench.results import DIFFERENCE, Row, measured

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from cosformer.bench import machine
+    from cosformer import machine
     from cosformer.bench.measure import interleaved, ratio
     from cosformer.bench.results import Row, document, measured
 

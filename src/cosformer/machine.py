@@ -69,4 +69,4 @@ def _commit() -> str | None:
     # an installed copy may lie inside the checkout of another project
     if not git("ls-files", Path(__file__).name):
         return None
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
