@@ -23,13 +23,14 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "tasks": {"experiment", "data", "models", "nn", "attention", "ops"},
     "experiment": set(),
+    "runs": {"experiment"},  # reads run folders, trains nothing
     "recipes": {"experiment"},
     "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
     "bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
-    "figures": {"attention"},  # an attention's matrix is attn(q, k, identity); everything else comes from result files
-    "report": {"figures"},
+    "figures": {"attention", "runs", "experiment"},  # an attention's matrix is attn(q, k, identity); everything else comes from result files
+    "report": {"figures", "runs", "experiment"},
 }
-ALLOWED["reproduce"] = {*ALLOWED["bench"], "bench", "figures", "report"}
+ALLOWED["reproduce"] = {*ALLOWED["bench"], "bench", "runs", "figures", "report"}
 ALLOWED["commands"] = {*ALLOWED["reproduce"], "reproduce"}
 ALLOWED["cli"] = {"commands"}
 ALLOWED["__main__"] = {"cli"}
@@ -42,6 +43,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "nn": {"torch"},
     "data": {"numpy", "torch"},
     "experiment": set(),
+    "runs": set(),
     "recipes": set(),
     "commands": set(),
     "cli": set(),
