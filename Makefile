@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := all,test,oracles
+EXTRAS := all,test,oracles,docs
 # isolated builds obey the same pins: an unpinned torch would bring gigabytes of CUDA packages
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all sanitize lint types format clean
+.PHONY: install demo test test-all sanitize docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -38,9 +38,17 @@ test-all: lint types
 sanitize: install
 	PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
 
+# the documentation, into site/index.html; fails on any warning
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+
+# docs/images, from the committed results and the formulas
+pictures: install
+	$(BIN)/python docs/images/draw.py
+
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info
+	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info
