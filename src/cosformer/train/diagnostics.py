@@ -1,0 +1,105 @@
+"""What a user of linear attention wants to know of each layer: denominators near zero, and gradients."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosformer.attention.base import Attention
+from cosformer.attention.cosformer import Cosformer
+from cosformer.attention.feature_map import FeatureMap
+from cosformer.ops.linear import attend, linear_attention
+from cosformer.ops.problem import Problem
+
+
+class Diagnostics:
+    """Watches the attentions of ``model``: the last batch before :meth:`read` is the one that is reported."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = list(getattr(getattr(model, "model", model), "layers", []))
+        self.attentions = [next(m for m in layer.modules() if isinstance(m, Attention)) for layer in self.layers]
+        self._seen: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        self._norms: list[float | None] = [None] * len(self.layers)
+        for index, attention in enumerate(self.attentions):
+            attention.register_forward_pre_hook(self._hook(index))
+
+    def _hook(self, index: int) -> Any:
+        def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if module.training:
+                q, k, _, *mask = inputs
+                self._seen[index] = (q.detach(), k.detach(), mask[0] if mask else None)
+
+        return keep
+
+    def take_gradients(self) -> None:
+        """Note each layer's gradient norm; called between the backward pass and the update."""
+        for index, layer in enumerate(self.layers):
+            squares = [float(p.grad.detach().float().square().sum()) for p in layer.parameters() if p.grad is not None]
+            self._norms[index] = math.sqrt(math.fsum(squares)) if squares else None
+
+    def read(self) -> list[dict[str, Any]]:
+        """One dict a layer; None where the attention has no denominator (softmax, patterns)."""
+        found = []
+        for index, attention in enumerate(self.attentions):
+            smallest = share = None
+            if index in self._seen:
+                rows = denominators(attention, *self._seen[index])
+                if rows is not None:
+                    smallest, share = float(rows.min()), float((rows == 0).double().mean())
+            found.append(
+                {"layer": index, "smallest_denominator": smallest, "zero_share": share, "grad_norm": self._norms[index]}
+            )
+        self._seen.clear()
+        return found
+
+
+@torch.no_grad()
+def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor | None:
+    """Row sums of the weights before they are divided by, ``[B,H,N]``; None for attentions that have none."""
+    ones = torch.ones(*k.shape[:3], 1, dtype=q.dtype, device=q.device)
+    if isinstance(attention, Cosformer):
+        length = attention.max_len
+        problem = Problem(True, attention.causal, 0, 0, length, length, "none", 1e-6)
+        return attend(q, k, ones, key_mask, None, problem, None, False, max_len=length, backend="auto")[..., 0]
+    if isinstance(attention, FeatureMap) and type(attention).forward is FeatureMap.forward:
+        fq, fk = attention.features(q, k, first=0, fresh=False)
+        found = linear_attention(
+            fq,
+            fk,
+            ones.to(fq.dtype),
+            causal=attention.causal,
+            key_mask=key_mask,
+            relu=attention.relu,
+            normaliser="none",
+        )
+        return found[..., 0]
+    return None
+
+
+def first_bad(model: nn.Module, batch: dict[str, Any]) -> str:
+    """The first module, in the order of the forward pass, whose output on ``batch`` is not finite; else the first gradient."""
+    found: list[str] = []
+
+    def watch(name: str) -> Any:
+        def check(module: nn.Module, inputs: Any, output: Any) -> None:
+            tensors = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, Tensor)]
+            if not found and any(not bool(torch.isfinite(x).all()) for x in tensors if x.is_floating_point()):
+                found.append(name)
+
+        return check
+
+    # a module is called after its children: the first to complain is the innermost
+    hooks = [module.register_forward_hook(watch(name or "the model")) for name, module in model.named_modules()]
+    try:
+        with torch.no_grad():
+            model(**batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found:
+        return f"the output of {found[0]}"
+    for name, p in model.named_parameters():
+        if p.grad is not None and not bool(torch.isfinite(p.grad).all()):
+            return f"the gradient of {name}"
+    return "the loss"

@@ -1,0 +1,325 @@
+"""Hugging Face's Trainer with what is ours: the stream of rows, the task's scores, whole checkpoints, exact metrics."""
+
+import contextlib
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import SequentialSampler
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+
+from cosformer.experiment import Experiment
+from cosformer.tasks.base import Task
+from cosformer.train import checkpoints
+from cosformer.train.diagnostics import Diagnostics, first_bad
+from cosformer.train.metrics import Metrics
+from cosformer.train.nag import NAG
+from cosformer.train.schedules import schedule
+from cosformer.train.stream import Stream
+
+COUNTERS_FILE = "counters.json"
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on; the message says why, and the last good checkpoint is kept."""
+
+
+def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
+    """The Trainer's own settings for ``experiment``."""
+    train = experiment.train
+    world = dist.get_world_size() if dist.is_initialized() else _launched_processes()
+    if train.batch % world:
+        raise ValueError(f"batch={train.batch} cannot be shared by {world} processes; use a multiple of {world}")
+    share = train.batch // world
+    micro = train.micro_batch or share
+    if share % micro:
+        raise ValueError(
+            f"micro_batch={micro} must divide a process's share of the batch, {train.batch}/{world}={share}"
+        )
+    cuda = torch.cuda.is_available()
+    if train.precision == "fp16" and not cuda:
+        raise ValueError("precision='fp16' needs a GPU for its loss scaling; on a CPU use precision='bf16' or 'fp32'")
+    if train.strategy == "fsdp" and world == 1:
+        raise ValueError("strategy='fsdp' shards over processes; start it with torchrun, or use strategy='ddp'")
+    fsdp: dict[str, Any] = {}
+    if train.strategy == "fsdp":
+        fsdp = {
+            "fsdp": "full_shard auto_wrap",
+            "fsdp_config": {"transformer_layer_cls_to_wrap": ["Layer"], "version": 2},
+        }
+    return TrainingArguments(
+        output_dir=str(run / "checkpoints"),
+        max_steps=train.steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=share // micro,
+        learning_rate=train.lr,
+        max_grad_norm=train.clip,
+        seed=train.seed,
+        bf16=train.precision == "bf16",
+        fp16=train.precision == "fp16",
+        gradient_checkpointing=train.gradient_checkpointing,
+        torch_compile=train.compile,
+        use_cpu=not cuda,
+        eval_strategy="steps",
+        eval_steps=train.eval_every,
+        save_strategy="steps",
+        save_steps=train.save_every,
+        save_total_limit=None,  # ours: only whole checkpoints count, so only they may push others out
+        logging_strategy="no",  # ours: the Trainer forgets what it has added up when it is resumed
+        logging_nan_inf_filter=False,
+        dataloader_num_workers=train.workers,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[train.tracker] if train.tracker in ("wandb", "trackio") else [],
+        ddp_find_unused_parameters=False,
+        **fsdp,
+    )
+
+
+def _launched_processes() -> int:
+    import os
+
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Engine(Trainer):
+    """Trains ``model`` on ``task`` into the folder ``run``; evaluations and checkpoints as the experiment says."""
+
+    def __init__(self, experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, **kwargs: Any) -> None:
+        args = arguments(experiment, run)
+        rows = Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
+        super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
+        self.experiment, self.task, self.run = experiment, task, run
+        self.metrics = Metrics(run, write=self.is_world_process_zero())
+        self.args.metric_for_best_model = task.score
+        self.args.greater_is_better = task.higher_is_better
+        self.seconds = 0.0  # of training before this process took over
+        self.tokens = 0
+        self._loss = torch.zeros((), dtype=torch.float64)
+        self._updates = 0
+        self._new_tokens = 0
+        self._batch: dict[str, Any] = {}
+        self._norm = 0.0
+        self._started = self._logged_at = time.monotonic()
+        self.diagnostics = Diagnostics(model) if experiment.train.diagnostics else None
+
+    # --- rows, optimiser, schedule
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # pyright: ignore[reportArgumentType]
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Every parameter is decayed alike, as in the sources of the recipes."""
+        if self.optimizer is None:
+            train = self.experiment.train
+            chosen = [p for p in (model or self.model).parameters() if p.requires_grad]  # pyright: ignore[reportOptionalMemberAccess]
+            if train.optimizer == "nag":
+                self.optimizer = NAG(chosen, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+            else:
+                betas = (train.beta1, train.beta2)
+                fused = train.strategy != "fsdp"
+                self.optimizer = torch.optim.AdamW(
+                    chosen, lr=train.lr, betas=betas, eps=train.eps, weight_decay=train.weight_decay, fused=fused
+                )
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule(self.experiment.train))  # pyright: ignore[reportArgumentType]
+            self._created_lr_scheduler = True
+        return self.lr_scheduler  # pyright: ignore[reportReturnType]
+
+    # --- one update
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        if self._updates == 0 and self._new_tokens == 0:
+            self._logged_at = time.monotonic()
+        self._new_tokens += self.task.tokens(inputs)
+        self._batch = inputs
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._loss += loss.double().cpu()
+        return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> float:
+        """Called between backward and update: the place to stop before a bad gradient reaches the weights."""
+        self._norm = float(super()._get_grad_norm(model, grad_norm))  # pyright: ignore[reportArgumentType]
+        if self.accelerator.scaler is None and not (math.isfinite(self._norm) and bool(torch.isfinite(self._loss))):
+            raise TrainingFailed(self._divergence(model))
+        if self.diagnostics is not None and (self.state.global_step + 1) % self.experiment.train.log_every == 0:
+            self.diagnostics.take_gradients()
+        return self._norm
+
+    def _divergence(self, model: nn.Module) -> str:
+        step = self.state.global_step + 1
+        what = "the loss" if not torch.isfinite(self._loss) else "the gradient"
+        where = first_bad(self.accelerator.unwrap_model(model), self._prepare_inputs(self._batch))  # pyright: ignore[reportArgumentType]
+        good = checkpoints.whole(self.run / "checkpoints")
+        kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no checkpoint yet"
+        return f"{what} is not a number at update {step}, first in {where}; {kept}. Try a smaller lr, warmup or clip."
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._updates += 1
+        step, every = self.state.global_step, self.experiment.train.log_every
+        if (step % every == 0 or step == self.state.max_steps) and self._updates and self._new_tokens:
+            self._log_update(step, kwargs.get("learning_rate"))
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _log_update(self, step: int, lr: float | None) -> None:
+        now = time.monotonic()
+        loss, tokens = self._over_processes(float(self._loss)) / self._world, self._over_processes(self._new_tokens)
+        self.tokens += int(tokens)
+        values: dict[str, Any] = {
+            "loss": loss / self._updates,
+            "lr": lr if lr is not None else self._get_learning_rate(),
+            "grad_norm": self._norm,
+            "tokens": self.tokens,
+            "tokens_per_second": tokens / max(now - self._logged_at, 1e-9),
+        }
+        self.metrics.add(kind="train", step=step, **values, seconds=self.elapsed())
+        if self.diagnostics is not None:
+            layers = self.diagnostics.read()
+            self.metrics.add(kind="diagnostics", step=step, layers=layers)
+            for layer in layers:
+                values |= {f"layer{layer['layer']}/{k}": v for k, v in layer.items() if k != "layer" and v is not None}
+        self.log(values)
+        self._loss.zero_()
+        self._updates = self._new_tokens = 0
+        self._logged_at = now
+
+    # --- scores
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """During training: the task's selection evaluation, noted, and the best weights kept."""
+        started = time.monotonic()
+        name = self.task.selection
+        scores = self.score(name)
+        self.metrics.add(
+            kind="eval", step=self.state.global_step, name=name, scores=scores, seconds=time.monotonic() - started
+        )
+        self.log({f"eval_{key}": value for key, value in scores.items()})
+        best = self.state.best_metric
+        score = scores[self.task.score]
+        if best is None or (score > best if self.task.higher_is_better else score < best):
+            self._keep_best()
+        self._logged_at += time.monotonic() - started
+        return {f"eval_{key}": value for key, value in scores.items()}
+
+    def score(self, name: str) -> dict[str, float]:
+        """The scores of evaluation ``name``; batches are shared by the processes."""
+        model = self.model_wrapped if self.is_fsdp_enabled else self.model
+        assert model is not None
+        return score(self.task, name, model, self.experiment.train.eval_batch, self)
+
+    @property
+    def _world(self) -> int:
+        return self.args.world_size
+
+    def _over_processes(self, value: float) -> float:
+        if self._world == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.args.device)
+        dist.all_reduce(tensor)
+        return float(tensor)
+
+    def _keep_best(self) -> None:
+        fresh = self.run / "best.new"
+        with self._told_when_full("the best weights"):
+            if self.is_fsdp_enabled:
+                self.save_model(str(fresh))
+            elif self.is_world_process_zero():
+                shutil.rmtree(fresh, ignore_errors=True)
+                self.accelerator.unwrap_model(self.model).save_pretrained(fresh)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            if self.is_world_process_zero():
+                checkpoints.replace_folder(fresh, self.run / "best")
+        self._wait()
+
+    # --- checkpoints
+
+    def elapsed(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self.seconds + time.monotonic() - self._started
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = self.run / "checkpoints"
+        place = folder / f"checkpoint-{self.state.global_step}"
+        if checkpoints.is_whole(place):
+            return
+        tokens = self._over_processes(self._new_tokens)
+        loss = self._over_processes(float(self._loss)) / self._world
+        with self._told_when_full(place.name):
+            super()._save_checkpoint(model, trial)
+            if self.is_world_process_zero():
+                counters = {"tokens": self.tokens, "seconds": self.elapsed(), "loss": loss}
+                counters |= {"updates": self._updates, "new_tokens": int(tokens)}
+                (place / COUNTERS_FILE).write_text(json.dumps(counters), encoding="utf-8")
+            self._wait()
+            if self.is_world_process_zero():
+                checkpoints.seal(place)
+                checkpoints.prune(folder, self.experiment.train.keep)
+
+    def load_counters(self, checkpoint: Path) -> None:
+        """Go on adding up where the checkpoint's run was."""
+        counters = json.loads((checkpoint / COUNTERS_FILE).read_text(encoding="utf-8"))
+        self.tokens, self.seconds, self._updates = counters["tokens"], counters["seconds"], counters["updates"]
+        self._loss.fill_(counters["loss"])
+        # the sum over processes is on the first one's account
+        self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0
+
+    @contextlib.contextmanager
+    def _told_when_full(self, what: str) -> Any:
+        """A write that fails (a full disk says so in many ways) stops the run with one clear message."""
+        try:
+            yield
+        except Exception as error:
+            folder = self.run / "checkpoints"
+            for cut in checkpoints.broken(folder):
+                shutil.rmtree(cut, ignore_errors=True)
+            shutil.rmtree(self.run / "best.new", ignore_errors=True)
+            good = checkpoints.whole(folder)
+            kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no good checkpoint yet"
+            free = shutil.disk_usage(self.run).free / 1e6
+            raise TrainingFailed(
+                f"{what} could not be written to {self.run} ({error}; {free:,.0f} MB free); {kept}."
+                f" Make room and run `cosformer resume {self.run}`"
+            ) from error
+
+    def _wait(self) -> None:
+        if self._world > 1:
+            dist.barrier()
+
+
+@torch.no_grad()
+def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | None = None) -> dict[str, float]:
+    """The scores of evaluation ``name``, in batches of ``batch`` rows; with an engine the processes share them."""
+    size = task.eval_size(name)
+    if size < 1:
+        raise ValueError(f"the evaluation {name!r} holds no row")
+    starts = list(range(0, size, batch))
+    # a sharded model needs every process in every forward pass
+    shared = engine is not None and engine.args.world_size > 1 and not engine.is_fsdp_enabled
+    if engine is not None and shared:
+        starts = starts[engine.args.process_index :: engine.args.world_size]
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    sums: dict[str, float] = {}
+    with engine.compute_loss_context_manager() if engine is not None else contextlib.nullcontext():
+        for start in starts:
+            rows = task.eval_batch(name, start, min(start + batch, size))
+            moved = {key: value.to(device) for key, value in rows.items()}
+            for key, value in task.sums(model, moved).items():
+                sums[key] = sums.get(key, 0.0) + value
+    model.train(was_training)
+    if engine is not None and shared:
+        # a process without a batch knows no keys: they are agreed on first
+        every: list[Any] = [None] * engine.args.world_size
+        dist.all_gather_object(every, sums)
+        sums = {key: math.fsum(part.get(key, 0.0) for part in every) for key in sorted({k for p in every for k in p})}
+    return task.scores(name, sums)

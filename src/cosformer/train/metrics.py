@@ -1,0 +1,53 @@
+"""``metrics.jsonl``: one JSON object a line, cut back to the checkpoint that a resumed run goes on from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+TIMES = ("seconds", "tokens_per_second")  # everything else is the same in a repeated run
+
+
+class Metrics:
+    """Appends lines to the file of ``run``; ``write=False`` (other processes than the first) does nothing."""
+
+    def __init__(self, run: Path, *, write: bool = True) -> None:
+        self.path, self.write = run / METRICS_FILE, write
+
+    def add(self, **values: Any) -> None:
+        if self.write:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Drop what was written after update ``step``, and a last line that was cut short."""
+        if not (self.write and self.path.exists()):
+            return
+        kept = [line for line in read_lines(self.path) if line["step"] <= step]
+        fresh = self.path.with_name(METRICS_FILE + ".new")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        fresh.replace(self.path)
+
+    def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
+        """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""
+        if not self.path.exists():
+            return None
+        found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m["name"] == name]
+        if not found:
+            return None
+        sign = -1 if higher_is_better else 1
+        line = min(found, key=lambda m: (sign * m["scores"][score], m["step"]))
+        return {"step": line["step"], "score": line["scores"][score]}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that can be read; a process killed while writing leaves half a line."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
+            lines.append(line)
+    return lines

@@ -1,0 +1,225 @@
+"""A run: a folder that holds its experiment, its metrics, its checkpoints and, at the end, its result."""
+
+import json
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.trainer_utils import set_seed
+
+from cosformer import machine
+from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.tasks import build_task
+from cosformer.tasks.base import Task
+from cosformer.train import checkpoints
+from cosformer.train.engine import Engine, score
+from cosformer.train.progress import Progress
+from cosformer.train.signals import StopOnSignal
+from cosformer.train.start import start_model
+
+RUN_FILE, RESULT_FILE = "run.json", "result.json"
+LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
+
+
+def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str, Any]:
+    """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped)."""
+    if (run / EXPERIMENT_FILE).exists() and _first_process():
+        raise FileExistsError(
+            f"{run} holds a run already; go on with `cosformer resume {run}`, or choose another --run"
+        )
+    _set_threads(experiment)
+    task = build_task(experiment)
+    model = start_model(task, experiment)
+    if _first_process():
+        run.mkdir(parents=True, exist_ok=True)
+        checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
+    return _go(experiment, task, model, run, None, quiet)
+
+
+def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
+    """Go on from the last whole checkpoint: the result is that of a run that was never stopped."""
+    experiment = load_experiment(run)
+    if (run / RESULT_FILE).exists():
+        return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
+    _set_threads(experiment)
+    task = build_task(experiment)
+    model = start_model(task, experiment)
+    folder = run / "checkpoints"
+    for cut in checkpoints.broken(folder):
+        print(f"{cut.name} was cut short and is left out", file=sys.stderr)
+    good = checkpoints.whole(folder)
+    return _go(experiment, task, model, run, good[-1] if good else None, quiet)
+
+
+def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
+    """Scores of the run's model by evaluation name; by default those that a run makes at its end."""
+    experiment = load_experiment(run)
+    _set_threads(experiment)
+    task = build_task(experiment)
+    model = load_model(run, which or scored_weights(task))
+    return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
+
+
+def load_model(run: Path, which: str = "best") -> PreTrainedModel:
+    """The run's model in eval mode; ``which``: ``best`` by the evaluations during training, or ``last``."""
+    from transformers import AutoConfig
+
+    import cosformer.hf as hf
+
+    load_experiment(run)
+    if which == "best":
+        place = run / "best"
+    elif which == "last":
+        good = checkpoints.whole(run / "checkpoints")
+        place = good[-1] if good else run / "checkpoints"
+    else:
+        raise ValueError(f"which={which!r}; known: best, last")
+    if not (place / "config.json").is_file():
+        raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
+    kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
+    return getattr(hf, kind).from_pretrained(place).eval()
+
+
+def scored_weights(task: Task) -> str:
+    """The last weights where only a test split could choose the best ones: chosen by the test they would flatter it."""
+    return "last" if task.selection.startswith("test") else "best"
+
+
+def _go(
+    experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
+) -> dict[str, Any]:
+    title = f"{experiment.recipe} {experiment.model.attention}"
+    bar = None if quiet else Progress(title, task.score)
+    stop = StopOnSignal()
+    callbacks: list[TrainerCallback] = [stop] if bar is None else [stop, bar]
+    if experiment.train.tracker == "tensorboard" and _first_process():
+        callbacks.append(_tensorboard(run, 0 if checkpoint is None else checkpoints.step_of(checkpoint)))
+    set_seed(experiment.train.seed)
+    engine = Engine(experiment, task, model, run, callbacks=callbacks)
+    record = _Record(engine, task)
+    if checkpoint is not None:
+        engine.load_counters(checkpoint)
+    engine.metrics.cut(0 if checkpoint is None else checkpoints.step_of(checkpoint))
+    record.write("running")
+    try:
+        with stop:
+            engine.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if engine.state.global_step < experiment.train.steps:
+            return record.write("stopped", f"{stop.received} at update {engine.state.global_step}")
+        return _finish(engine, task, record)
+    except (Exception, KeyboardInterrupt) as error:
+        record.write("failed", str(error) or type(error).__name__)
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
+    """Score the weights that count and write the result."""
+    which = scored_weights(task)
+    if which == "best" and not engine.is_fsdp_enabled:
+        best = load_model(engine.run, "best")
+        assert engine.model is not None
+        engine.model.load_state_dict(best.state_dict())
+    scores = {name: engine.score(name) for name in task.final}
+    baselines = {name: task.baseline(name) for name in task.final}
+    learned = beats(task, scores, {name: (b.score, b.error) for name, b in baselines.items()})
+    experiment = engine.experiment
+    result = {
+        "recipe": experiment.recipe,
+        "task": experiment.task,
+        "attention": experiment.model.attention,
+        "seed": experiment.train.seed,
+        "score": task.score,
+        "weights": which,
+        "scores": scores,
+        "baseline": {name: {"name": b.name, "score": b.score, "error": b.error} for name, b in baselines.items()},
+        "learned": learned,
+        "steps": engine.state.global_step,
+        "tokens": engine.tokens,
+        **record.facts(),
+    }
+    if engine.is_world_process_zero():
+        checkpoints.write_atomically(engine.run / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    record.write("done")
+    return result
+
+
+def beats(
+    task: Task, scores: dict[str, dict[str, float]], baselines: dict[str, tuple[float, float]]
+) -> dict[str, bool]:
+    """By evaluation: better than the baseline by three standard errors (both errors count)."""
+    sign = 1 if task.higher_is_better else -1
+    learned = {}
+    for name, found in scores.items():
+        base, base_error = baselines[name]
+        error = (found["error"] ** 2 + base_error**2) ** 0.5
+        learned[name] = bool(sign * (found[task.score] - base) > LEARNED_ERRORS * error)
+    return learned
+
+
+class _Record:
+    """``run.json``: where the run stands, for `cosformer runs` and for people."""
+
+    def __init__(self, engine: Engine, task: Task) -> None:
+        self.engine, self.task = engine, task
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        path = engine.run / RUN_FILE
+        if path.exists():
+            self.started = json.loads(path.read_text(encoding="utf-8")).get("started", self.started)
+
+    def facts(self) -> dict[str, Any]:
+        engine = self.engine
+        return {
+            "parameters": sum(p.numel() for p in engine.model.parameters()),  # pyright: ignore[reportOptionalMemberAccess]
+            "seconds": round(engine.elapsed(), 2),
+            "processes": engine.args.world_size,
+            "machine": machine.describe(torch.get_num_threads()),
+            **machine.provenance(_command()),
+        }
+
+    def write(self, status: str, reason: str | None = None) -> dict[str, Any]:
+        engine, task = self.engine, self.task
+        values = {
+            "status": status,
+            "reason": reason,
+            "started": self.started,
+            "steps_done": engine.state.global_step,
+            "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
+            "score_name": task.score,
+            "higher_is_better": task.higher_is_better,
+            **self.facts(),
+        }
+        if engine.is_world_process_zero():
+            checkpoints.write_atomically(engine.run / RUN_FILE, json.dumps(values, indent=1) + "\n")
+        return values
+
+
+def _tensorboard(run: Path, step: int) -> TrainerCallback:
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    from cosformer.extras import require
+
+    require("train", "tensorboard")
+    return TensorBoardCallback(SummaryWriter(str(run / "tensorboard"), purge_step=step or None))
+
+
+def _command() -> list[str]:
+    """The words after ``cosformer``, where that is how we were started."""
+    return [shlex.quote(word) for word in sys.argv[1:]]
+
+
+def _set_threads(experiment: Experiment) -> None:
+    if experiment.train.threads is not None:
+        torch.set_num_threads(experiment.train.threads)
+
+
+def _first_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
