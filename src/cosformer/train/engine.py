@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import shutil
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
 
 from cosformer.experiment import Experiment
 from cosformer.tasks.base import Task
@@ -84,8 +85,6 @@ def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
 
 
 def _launched_processes() -> int:
-    import os
-
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -96,6 +95,7 @@ class Engine(Trainer):
         args = arguments(experiment, run)
         rows = Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
         super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
+        self.remove_callback(PrinterCallback)  # we have a progress bar of our own
         self.experiment, self.task, self.run = experiment, task, run
         self.metrics = Metrics(run, write=self.is_world_process_zero())
         self.args.metric_for_best_model = task.score
@@ -104,6 +104,7 @@ class Engine(Trainer):
         self.tokens = 0
         self._loss = torch.zeros((), dtype=torch.float64)
         self._updates = 0
+        self._finished = -1
         self._new_tokens = 0
         self._batch: dict[str, Any] = {}
         self._norm = 0.0
@@ -165,10 +166,16 @@ class Engine(Trainer):
         return f"{what} is not a number at update {step}, first in {where}; {kept}. Try a smaller lr, warmup or clip."
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        step = self.state.global_step
+        if step == self._finished:  # the Trainer asks once more at the end of the rows
+            return
+        self._finished = step
         self._updates += 1
-        step, every = self.state.global_step, self.experiment.train.log_every
-        if (step % every == 0 or step == self.state.max_steps) and self._updates and self._new_tokens:
+        last = step == self.state.max_steps
+        if step % self.experiment.train.log_every == 0 or last:
             self._log_update(step, kwargs.get("learning_rate"))
+        if last:
+            self.control.should_evaluate = self.control.should_save = True
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _log_update(self, step: int, lr: float | None) -> None:
@@ -209,7 +216,9 @@ class Engine(Trainer):
         if best is None or (score > best if self.task.higher_is_better else score < best):
             self._keep_best()
         self._logged_at += time.monotonic() - started
-        return {f"eval_{key}": value for key, value in scores.items()}
+        found = {f"eval_{key}": value for key, value in scores.items()}
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        return found
 
     def score(self, name: str) -> dict[str, float]:
         """The scores of evaluation ``name``; batches are shared by the processes."""
