@@ -91,21 +91,26 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(pieces, dim=-1).unflatten(0, hidden.shape[:-1])
 
     def loss(self, hidden: Tensor, targets: Tensor, embedding: AdaptiveEmbedding) -> tuple[Tensor, Tensor]:
-        """Summed negative log-likelihood of ``targets [...]`` and how many count (those that are not -100).
+        """Summed negative log-likelihood of ``targets [...]`` and how many count (those that are not -100)."""
+        return self.losses(hidden, targets, embedding).sum(), (targets != IGNORE).sum()
+
+    def losses(self, hidden: Tensor, targets: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """Negative log-likelihood of each of ``targets [...]``, 0 where the target is -100.
 
         Each band's softmax runs on its own targets only.
         """
         counted = targets != IGNORE
-        hidden, targets = self.dropout(hidden[counted]), targets[counted]
+        flat, inside = self.dropout(hidden[counted]), targets[counted]
         first, ends = embedding.ends[1], embedding.ends
-        band = torch.bucketize(targets, torch.tensor(ends[1:-1], device=targets.device), right=True)
-        in_head = torch.where(band == 0, targets, first + band - 1)
-        total = F.nll_loss(self._head(hidden, embedding), in_head, reduction="sum")
+        band = torch.bucketize(inside, torch.tensor(ends[1:-1], device=inside.device), right=True)
+        in_head = torch.where(band == 0, inside, first + band - 1)
+        losses = F.nll_loss(self._head(flat, embedding), in_head, reduction="none")
         for tail in range(self.clusters.out_features):
             rows = band == tail + 1
-            inside = self._tail(hidden[rows], embedding, tail)
-            total = total + F.nll_loss(inside, targets[rows] - ends[tail + 1], reduction="sum")
-        return total, counted.sum()
+            words = inside[rows] - ends[tail + 1]
+            extra = F.nll_loss(self._tail(flat[rows], embedding, tail), words, reduction="none")
+            losses = losses.index_add(0, rows.nonzero().squeeze(1), extra)
+        return losses.new_zeros(targets.shape).masked_scatter(counted, losses)
 
     def _head(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
         words = embedding.scores(embedding.narrow(hidden, 0), 0)

@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
@@ -50,11 +51,21 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         past_key_values: StateCache | None = None,
         labels: Tensor | None = None,
+        reduction: str = "mean",
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts."""
+        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts; the keyword ``shift_labels
+        [B,N]``, if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of each position, ``[B,N]``,
+        0 where none counts.
+        """
+        if reduction not in ("mean", "none"):
+            raise ValueError(f"reduction={reduction!r}; known: mean, none")
+        # no named argument: the Trainer takes each one with "label" in its name for required
+        targets = kwargs.pop("shift_labels", None)
+        if targets is None and labels is not None:
+            targets = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -70,20 +81,32 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         if isinstance(self.lm_head, AdaptiveSoftmax):
             words = self.model.embeddings.tokens
             assert isinstance(words, AdaptiveEmbedding)
-            if labels is None:
+            if targets is None:
                 logits = self.lm_head.log_prob(_keep(hidden, logits_to_keep), words)
+            elif reduction == "none":
+                loss = self.lm_head.losses(hidden, targets, words)
             else:
-                total, count = self.lm_head.loss(hidden[:, :-1], labels[:, 1:], words)
+                total, count = self.lm_head.loss(hidden, targets, words)
                 divisor = kwargs.get("num_items_in_batch")
                 loss = total / (count if divisor is None else divisor)
         else:
             logits = self.lm_head(_keep(hidden, logits_to_keep))
-            if labels is not None:
+            if targets is not None:
                 if isinstance(logits_to_keep, Tensor) or logits_to_keep:
                     raise ValueError("labels need every position's logits; call without logits_to_keep")
-                loss = self.loss_function(
-                    logits=logits, labels=labels, vocab_size=self.config.vocab_size, ignore_index=IGNORE, **kwargs
-                )
+                if reduction == "none":
+                    wide = logits.flatten(0, 1).float()
+                    loss = F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORE, reduction="none")
+                    loss = loss.unflatten(0, targets.shape)
+                else:
+                    loss = self.loss_function(
+                        logits=logits,
+                        labels=labels,
+                        shift_labels=targets,
+                        vocab_size=self.config.vocab_size,
+                        ignore_index=IGNORE,
+                        **kwargs,
+                    )
         return CausalLMOutputWithPast(
             loss=loss,  # pyright: ignore[reportArgumentType]
             logits=logits,  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,34 @@
+"""Tasks: data, head, loss and score in one object, one file each, one table, one building function."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from cosformer.experiment import Experiment
+
+if TYPE_CHECKING:
+    from cosformer.tasks.base import Task
+
+# name -> (module, class, one line). The module is imported when its task is built.
+TASKS: dict[str, tuple[str, str, str]] = {
+    "lm": ("cosformer.tasks.lm", "LM", "the next token of a stream, left to right"),
+    "mlm": ("cosformer.tasks.mlm", "MLM", "masked tokens of packed lines, from both sides"),
+    "classify": (
+        "cosformer.tasks.classify",
+        "Classify",
+        "the class of a sequence: a text, a pair in one row, an image",
+    ),
+    "match": ("cosformer.tasks.match", "Match", "the class of a pair of documents, each encoded on its own"),
+}
+
+
+def task_class(name: str) -> "type[Task]":
+    """The class of the task ``name``; an unknown name raises and lists the known ones."""
+    if name not in TASKS:
+        raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
+    module, attribute, _ = TASKS[name]
+    return getattr(import_module(module), attribute)
+
+
+def build_task(experiment: Experiment) -> "Task":
+    """The task of ``experiment``, its data loaded (and prepared, the first time)."""
+    return task_class(experiment.task)(experiment.data, experiment.train.seed)
