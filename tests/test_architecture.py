@@ -27,8 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": {"experiment"},
     "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
     "bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
-    "figures": {"attention", "runs", "experiment"},  # an attention's matrix is attn(q, k, identity); everything else comes from result files
-    "report": {"figures", "runs", "experiment"},
+    # an attention's matrix is attn(q, k, identity); everything else comes from runs and from the files that benches wrote
+    "figures": {"attention", "runs", "experiment", "bench"},
+    "report": {"figures", "runs", "experiment", "bench"},
 }
 ALLOWED["reproduce"] = {*ALLOWED["bench"], "bench", "runs", "figures", "report"}
 ALLOWED["commands"] = {*ALLOWED["reproduce"], "reproduce"}

@@ -1,0 +1,24 @@
+"""The one place for colours: told apart by every kind of eye, and at least 3:1 against white and against a dark page."""
+
+# after Okabe and Ito, those of their colours that stand out on white as well as on black, and two darkened ones
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c26a9a", "#8a6fd1", "#a67c00", "#7d8590", "#2a93a8")
+# a second sign beside the colour: dashes of a line
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 4", "6 2 1 2")
+
+# attentions that are often seen together always look the same
+_FIXED = {"cosformer": 0, "softmax": 1, "sdpa": 1, "relu": 2, "leaky_relu": 3, "released": 3, "identity": 4}
+
+INK, FAINT = "#59616c", "#8b949e55"  # text and rules in light pages; figures switch to INK_DARK by themselves
+INK_DARK = "#a9b2bd"
+POSITIVE, NEGATIVE = (0, 95, 158), (196, 78, 0)  # ends of the heat maps' scale, red, green, blue
+
+
+def styles(names: list[str]) -> dict[str, tuple[str, str]]:
+    """(colour, dashes) for each of ``names``: the same name looks the same in every figure where it has a fixed look."""
+    free = [i for i in range(len(_COLOURS)) if i not in {_FIXED[n] for n in names if n in _FIXED}]
+    found = {}
+    for name in names:
+        # more names than looks: begin again, labels at the lines' ends still tell them apart
+        index = _FIXED[name] if name in _FIXED else free.pop(0) if free else len(found) % len(_COLOURS)
+        found[name] = (_COLOURS[index], _DASHES[index])
+    return found
