@@ -56,9 +56,9 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts; the keyword ``shift_labels
-        [B,N]``, if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of each position, ``[B,N]``,
-        0 where none counts.
+        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts. The keyword ``shift_labels [B,N]``,
+        if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of each position,
+        ``[B,N]``, 0 where none counts.
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")

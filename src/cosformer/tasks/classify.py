@@ -1,7 +1,7 @@
 """Classification of sequences: texts, pairs of texts in one row, images pixel by pixel, nested lists."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ class Classify(Task):
     """Rows are documents, padded to the longest of their batch; padding is masked. ``data.length`` is the most they may have,
     by default as many as the set's own limit, or its longest row."""
 
-    name: ClassVar[str] = "classify"
-    score: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
-    head: ClassVar[type] = CosformerForSequenceClassification
+    name = "classify"
+    score = "accuracy"
+    higher_is_better = True
+    head = CosformerForSequenceClassification
 
     def __init__(self, data: DataConfig, seed: int = 0) -> None:
         super().__init__(data, seed)
@@ -40,6 +40,9 @@ class Classify(Task):
             )
 
     def _columns(self) -> list[Ragged]:
+        """The documents of every split."""
+        if any(part.second is not None for part in self.dataset.splits.values()):
+            raise ValueError(f"data set {self.data.name!r} has two documents a row; use task 'match'")
         return [part.tokens for part in self.dataset.splits.values()]
 
     def model_fields(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +30,10 @@ class LM(Task):
     ``data.eval_rows`` the same text: that many blocks.
     """
 
-    name: ClassVar[str] = "lm"
-    score: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
-    head: ClassVar[type] = CosformerForCausalLM
+    name = "lm"
+    score = "loss"
+    higher_is_better = False
+    head = CosformerForCausalLM
 
     def __init__(self, data: DataConfig, seed: int = 0) -> None:
         super().__init__(data, seed)
@@ -75,7 +75,7 @@ class LM(Task):
         return batch | {"labels": batch["input_ids"]}
 
     def tokens(self, batch: dict[str, Tensor]) -> int:
-        return int((batch["shift_labels"] != IGNORED).sum())
+        return int(batch["attention_mask"].sum()) if "attention_mask" in batch else batch["input_ids"].numel()
 
     # --- scores
 
@@ -145,6 +145,8 @@ class LM(Task):
             )
         part = self.dataset.splits[split]
         scored = len(part.tokens.flat)
+        if not scored:
+            raise ValueError(f"evaluation {name!r}: split {split!r} of {self.data.name!r} is empty")
         return part, tokens, scored if self.data.eval_rows is None else min(scored, self.data.eval_rows * self.length)
 
     def _scored(self, index: int, context: int, scored: int) -> tuple[int, int]:

@@ -1,12 +1,11 @@
 """Matching of two documents: both go through one encoder, and their vectors meet in the classifier."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from cosformer.data.dataset import Ragged, Split
-from cosformer.experiment import DataConfig
 from cosformer.models.classification import CosformerForPairClassification
 from cosformer.tasks.classify import Classify
 
@@ -14,19 +13,17 @@ from cosformer.tasks.classify import Classify
 class Match(Classify):
     """As classification, of rows that hold two documents; each side is padded to its own longest."""
 
-    name: ClassVar[str] = "match"
-    head: ClassVar[type] = CosformerForPairClassification
-
-    def __init__(self, data: DataConfig, seed: int = 0) -> None:
-        super().__init__(data, seed)
+    name = "match"
+    head = CosformerForPairClassification
 
     def _columns(self) -> list[Ragged]:
         second = [part.second for part in self.dataset.splits.values() if part.second is not None]
-        if len(second) != len(self.dataset.splits):
+        if not second:
             raise ValueError(
-                f"data set {self.data.name!r} has one document a row; task 'match' needs two, as 'retrieval' has"
+                f"data set {self.data.name!r} has one document a row; task 'match' needs two, as 'retrieval' has: use"
+                " task 'classify'"
             )
-        return super()._columns() + second
+        return [*(part.tokens for part in self.dataset.splits.values()), *second]
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         ids, mask = self._padded([row["second"] for row in rows])

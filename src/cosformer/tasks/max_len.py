@@ -7,7 +7,7 @@ from cosformer.models.config import CosformerConfig
 def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> CosformerConfig:
     """``config`` with room for rows of ``longest`` tokens (and a CLS vector), unless ``model`` sets max_len; then it is checked."""
     needed = longest + int(config.cls_token)
-    if model.max_len is None and "max_position_embeddings" not in model.fields:
+    if model.max_len is None and not {"max_len", "max_position_embeddings"} & model.fields.keys():
         config.max_position_embeddings = needed
     if needed > config.max_position_embeddings:
         cls = " with the CLS vector" if config.cls_token else ""

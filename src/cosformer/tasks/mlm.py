@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,10 +31,10 @@ class MLM(Task):
     them behind the data's own ids, in this order.
     """
 
-    name: ClassVar[str] = "mlm"
-    score: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
-    head: ClassVar[type] = CosformerForMaskedLM
+    name = "mlm"
+    score = "loss"
+    higher_is_better = False
+    head = CosformerForMaskedLM
 
     def __init__(self, data: DataConfig, seed: int = 0) -> None:
         super().__init__(data, seed)
