@@ -19,7 +19,7 @@ def step_of(checkpoint: Path) -> int:
 def seal(checkpoint: Path) -> None:
     """Write the manifest: from here on the checkpoint counts. Its files are on the disk before the manifest is."""
     sizes = {}
-    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file()):
+    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != MANIFEST):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
         sizes[str(path.relative_to(checkpoint))] = path.stat().st_size

@@ -263,6 +263,9 @@ class Engine(Trainer):
         tokens = self._over_processes(self._new_tokens)
         loss = self._over_processes(float(self._loss)) / self._world
         with self._told_when_full(place.name):
+            if self.is_world_process_zero():
+                shutil.rmtree(place, ignore_errors=True)  # what a cut checkpoint of this update left behind
+            self._wait()
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 counters = {"tokens": self.tokens, "seconds": self.elapsed(), "loss": loss}
@@ -280,6 +283,12 @@ class Engine(Trainer):
         self._loss.fill_(counters["loss"])
         # the sum over processes is on the first one's account
         self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Tied weights are saved once, under one name: the other name is not missing."""
+        tied = set(getattr(self.model, "_tied_weights_keys", None) or {})
+        if load_result is not None and not set(load_result.missing_keys) <= tied:
+            super()._issue_warnings_after_load(load_result)
 
     @contextlib.contextmanager
     def _told_when_full(self, what: str) -> Any:

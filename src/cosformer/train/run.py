@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import set_seed
+from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
@@ -93,6 +94,7 @@ def scored_weights(task: Task) -> str:
 def _go(
     experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
 ) -> dict[str, Any]:
+    disable_progress_bar()  # transformers would draw one over ours for every file it writes
     title = f"{experiment.recipe} {experiment.model.attention}"
     bar = None if quiet else Progress(title, task.score)
     stop = StopOnSignal()

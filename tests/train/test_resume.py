@@ -1,0 +1,198 @@
+"""A run that was killed, stopped or starved goes on as if nothing had happened."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cosformer.experiment import load_experiment
+from cosformer.train import resume, train
+from cosformer.train import checkpoints as whole_or_not
+from cosformer.train.metrics import METRICS_FILE, Metrics, read_lines
+
+TRAIN = """
+import sys
+from pathlib import Path
+from cosformer.experiment import from_json
+from cosformer.train import train
+train(from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), quiet=True)
+"""
+
+
+def start(experiment, folder: Path, name: str) -> subprocess.Popen:
+    """The run in a process of its own."""
+    described = folder / f"{name}.json"
+    described.write_text(experiment.to_json())
+    return subprocess.Popen([sys.executable, "-c", TRAIN, described, folder / name], stderr=subprocess.PIPE, text=True)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def wait_for_update(run: Path, step: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (run / METRICS_FILE).exists() and any(m["step"] >= step for m in read_lines(run / METRICS_FILE)):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"no update {step}: {process.communicate()[1]}")
+
+
+def test_killed_at_a_random_update_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines) -> None:
+    # checkpoints between log lines: what had been added up must survive, too
+    experiment = small(steps=80, save_every=7, eval_every=10, log_every=3)
+    expected = train(experiment, tmp_path / "whole", quiet=True)
+    at = random.SystemRandom().randint(8, 60)
+    process = start(experiment, tmp_path, "cut")
+    wait_for_update(tmp_path / "cut", at, process)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "cut" / "result.json").exists(), f"it was over before it was killed at {at}"
+    found = resume(tmp_path / "cut", quiet=True)
+    assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole"), f"killed at {at}"
+    assert found["scores"] == expected["scores"] and found["tokens"] == expected["tokens"]
+    for file in ("checkpoints/checkpoint-80/model.safetensors", "best/model.safetensors"):
+        assert digest(tmp_path / "cut" / file) == digest(tmp_path / "whole" / file), f"{file}, killed at {at}"
+
+
+@pytest.mark.parametrize("damage", ["manifest missing", "file cut", "file missing"])
+def test_a_checkpoint_cut_short_is_noticed_and_the_one_before_is_used(small, tmp_path, metric_lines, damage, capsys) -> None:
+    experiment = small(steps=12, save_every=4)
+    run = tmp_path / "run"
+    train(experiment, run, quiet=True)
+    before = metric_lines(run)
+    newest = run / "checkpoints" / "checkpoint-12"
+    weights = digest(newest / "model.safetensors")
+    (run / "result.json").unlink()
+    if damage == "manifest missing":
+        (newest / "complete.json").unlink()
+    elif damage == "file cut":
+        data = (newest / "optimizer.pt").read_bytes()
+        (newest / "optimizer.pt").write_bytes(data[: len(data) // 2])
+    else:
+        (newest / "model.safetensors").unlink()
+    assert [p.name for p in whole_or_not.whole(run / "checkpoints")] == ["checkpoint-8"]
+    resume(run, quiet=True)
+    assert "checkpoint-12 was cut short" in capsys.readouterr().err
+    assert metric_lines(run) == before
+    assert digest(newest / "model.safetensors") == weights and whole_or_not.is_whole(newest)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends_cleanly(small, tmp_path, metric_lines, number) -> None:
+    experiment = small(steps=300, save_every=1000, eval_every=20)
+    process = start(experiment, tmp_path, "run")
+    wait_for_update(tmp_path / "run", 10, process)
+    process.send_signal(number)
+    assert process.wait(60) == 0, process.communicate()[1]
+    status = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert status["status"] == "stopped" and signal.Signals(number).name in status["reason"]
+    saved = whole_or_not.whole(tmp_path / "run" / "checkpoints")
+    assert [whole_or_not.step_of(p) for p in saved] == [status["steps_done"]]
+    assert 10 <= status["steps_done"] < 300
+
+
+def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines, monkeypatch) -> None:
+    """The same, in one process: the signal arrives at update 7, between two log lines."""
+    from cosformer.train import signals
+
+    experiment = small(steps=12, save_every=100, log_every=4)
+    train(experiment, tmp_path / "whole", quiet=True)
+    anyone = signals.StopOnSignal._anyone
+
+    def at_seven(self, args) -> bool:
+        self.updates = getattr(self, "updates", 0) + 1
+        if self.updates == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return anyone(self, args)
+
+    monkeypatch.setattr(signals.StopOnSignal, "_anyone", at_seven)
+    stopped = train(experiment, tmp_path / "cut", quiet=True)
+    assert stopped["status"] == "stopped" and stopped["steps_done"] == 7
+    monkeypatch.undo()
+    resume(tmp_path / "cut", quiet=True)
+    assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
+
+
+def test_a_full_disk_stops_with_a_message_and_keeps_the_last_good_checkpoint(small, tmp_path, metric_lines) -> None:
+    experiment = small(steps=12, save_every=4, eval_every=100, model={"width": 64})
+    train(experiment, tmp_path / "whole", quiet=True)
+    experiment_before = small(steps=12, save_every=4, eval_every=100, model={"width": 64})
+    # no file may grow past this: the first checkpoint is written before, the second meets the limit
+    run = tmp_path / "run"
+    limit = """
+import resource, sys
+from pathlib import Path
+import cosformer.train.engine as engine
+from cosformer.experiment import from_json
+from cosformer.train import train
+save = engine.Engine._save_checkpoint
+def fill_up(self, *args):
+    if self.state.global_step == 8:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+    save(self, *args)
+engine.Engine._save_checkpoint = fill_up
+train(from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), quiet=True)
+"""
+    (tmp_path / "e.json").write_text(experiment_before.to_json())
+    done = subprocess.run([sys.executable, "-c", limit, tmp_path / "e.json", run], capture_output=True, text=True)
+    assert done.returncode != 0
+    message = done.stderr.strip().splitlines()[-1]
+    assert "TrainingFailed: checkpoint-8 could not be written" in message, message
+    assert "the last good checkpoint is checkpoint-4" in message and "cosformer resume" in message
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["checkpoint-4"]
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    resume(run, quiet=True)
+    assert metric_lines(run) == metric_lines(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_trained_again_and_not_overwritten(small, tmp_path) -> None:
+    experiment = small(steps=2)
+    result = train(experiment, tmp_path / "run", quiet=True)
+    changed = (tmp_path / "run" / "best" / "model.safetensors").stat().st_mtime_ns
+    assert resume(tmp_path / "run", quiet=True) == json.loads(json.dumps(result))
+    assert (tmp_path / "run" / "best" / "model.safetensors").stat().st_mtime_ns == changed
+    with pytest.raises(FileExistsError, match="cosformer resume"):
+        train(experiment, tmp_path / "run", quiet=True)
+    assert load_experiment(tmp_path / "run") == experiment
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path) -> None:
+    metrics = Metrics(tmp_path)
+    for step in (2, 4, 6):
+        metrics.add(kind="train", step=step, loss=0.1 * step)
+    with open(tmp_path / METRICS_FILE, "a") as file:
+        file.write('{"kind": "train", "step": 8, "lo')
+    metrics.cut(4)
+    assert [m["step"] for m in read_lines(tmp_path / METRICS_FILE)] == [2, 4]
+    assert "lo\n" not in (tmp_path / METRICS_FILE).read_text()
+
+
+def test_only_the_newest_checkpoints_and_the_best_weights_stay(small, tmp_path) -> None:
+    train(small(steps=12, save_every=2, keep=2), tmp_path / "run", quiet=True)
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["checkpoint-10", "checkpoint-12"]
+    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
+    assert not (tmp_path / "run" / "best.new").exists()
+
+
+def test_resuming_a_folder_without_a_checkpoint_starts_again(small, tmp_path, metric_lines) -> None:
+    experiment = small(steps=6, save_every=3)
+    train(experiment, tmp_path / "whole", quiet=True)
+    run = tmp_path / "run"
+    shutil.copytree(tmp_path / "whole", run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "result.json").unlink()
+    resume(run, quiet=True)
+    assert metric_lines(run) == metric_lines(tmp_path / "whole")
+    with pytest.raises(FileNotFoundError, match=r"experiment\.json"):
+        resume(tmp_path / "nowhere")
