@@ -187,7 +187,7 @@ def angles() -> str:
         text(410, 146, "factor of the pair", "muted"),
         text(410, 174, "cos(aᵢ − aⱼ) = cos aᵢ · cos aⱼ + sin aᵢ · sin aⱼ"),
         text(410, 216, "features", "muted"),
-        text(410, 244, "Φ(x) at angle a = [ x′ cos a ,  x′ sin a ]"),
+        text(410, 244, "Φ(x) at angle a = [ x⁺ cos a ,  x⁺ sin a ]"),
         text(410, 280, "Both angles lie in the quarter circle, so every", "small muted"),
         text(410, 300, "feature and every weight is at least zero.", "small muted"),
     ]

@@ -1,0 +1,122 @@
+"""The documentation keeps its word: its code runs, its commands parse, its pictures are current, its site builds."""
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cosformer import cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {str(page.relative_to(DOCS)): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+SHELLS = ("console", "bash", "sh")
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    names = "|".join(languages)
+    return re.findall(rf"^```(?:{names})\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words after ``cosformer`` of every command on a page, in blocks and in the running text."""
+    lines = [line for block in blocks(text, *SHELLS) for line in block.replace("\\\n", " ").splitlines()]
+    inline = re.findall(r"`((?:cosformer|torchrun) [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    found = []
+    for line in (*lines, *inline):
+        words = shlex.split(line.replace("…", "..."), comments=True)
+        if words[:1] == ["torchrun"] and "cosformer" in words:
+            words = words[words.index("cosformer") :]
+        if words[:1] == ["cosformer"] and len(words) > 1:
+            found.append(words[1:])
+    return found
+
+
+COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text)]
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
+def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page, one after the other, as a reader would paste them."""
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks(PAGES[page], "python"):
+        exec(compile(block, f"docs/{page}", "exec"), namespace)
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{page}: {' '.join(words)}" for page, words in COMMANDS])
+def test_commands_parse(page: str, words: list[str]) -> None:
+    assert cli.build_parser(words[0]).parse_args(words).command == words[0]
+
+
+def test_every_command_is_spoken_of() -> None:
+    missing = set(cli.COMMANDS) - {words[0] for _, words in COMMANDS}
+    assert not missing, f"no page shows: {', '.join(sorted(missing))}"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "images").glob("*.svg")))
+def test_pictures_are_current(name: str) -> None:
+    draw = runpy.run_path(str(DOCS / "images" / "draw.py"))["PICTURES"]
+    drawn = draw[name]()
+    assert (DOCS / "images" / name).read_text(encoding="utf-8") == drawn, "run: make pictures"
+    assert ElementTree.fromstring(drawn).get("aria-label")
+
+
+def test_every_picture_is_written() -> None:
+    pictures = runpy.run_path(str(DOCS / "images" / "draw.py"))["PICTURES"]
+    assert set(pictures) == {path.name for path in (DOCS / "images").glob("*.svg")}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; any warning fails."""
+    if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs is not installed: pip install 'cosformer[docs]'")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr.strip(), done.stderr
+    return out
+
+
+def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> None:
+    for page in PAGES:
+        assert (site / page).with_suffix(".html").exists(), page
+
+
+def test_the_site_fetches_nothing(site: Path) -> None:
+    """Links may lead out; whatever a browser loads by itself is in the folder."""
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?([^\">\s]+)", text)
+        loaded += re.findall(r"<link\b[^>]*\bhref=\"?([^\">\s]+)", text)
+        assert not [url for url in loaded if re.match(r"(https?:)?//", url)], page
+        assert loaded
+
+
+def test_formulas_are_drawn_by_the_browser(site: Path) -> None:
+    text = (site / "explanation" / "mathematics.html").read_text(encoding="utf-8")
+    assert text.count("<math") > 20 and 'display="block"' in text
+    for page in site.rglob("*.html"):
+        assert "arithmatex" not in page.read_text(encoding="utf-8"), page
+
+
+def test_the_reference_holds_the_public_names(site: Path) -> None:
+    import cosformer
+
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
+    for name in set(cosformer.__all__) - {"__version__"}:
+        assert name in text, name
+    for name in cli.COMMANDS:
+        assert f"usage: cosformer {name}" in text, name
