@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
     "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
     "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
+    "reproduce": ("cosformer.commands.reproduce", "a table, figure or all claims of the paper, ours beside it"),
 }
 
 # 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted

@@ -1,0 +1,136 @@
+"""A cell of a table: one recipe, one attention, one seed, one run; and which cells each table, figure and claim needs."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosformer import paper
+from cosformer.experiment import Experiment
+from cosformer.recipes import recipe
+from cosformer.reproduce.claims import IMAGE, LISTOPS, LM, MLM, PATHFINDER, SST2, TEXT
+
+SCALES = ("small", "paper")
+_FINETUNE = ("qqp", "sst2", "mnli", "imdb", "amazon")
+_LRA = ("listops", "text", "retrieval", "image", "pathfinder")
+_MLM = {"small": MLM, "paper": "mlm-wikitext103"}
+_LM = {"small": LM, "paper": "lm-wikitext103"}
+PHI = ("identity", "leaky_relu", "relu", "softmax", "cosformer")
+TRIO = ("softmax", "cosformer", "relu")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``start``: the recipe whose run, with the same attention and seed, the weights come from."""
+
+    recipe: str
+    attention: str
+    seed: int
+    start: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.recipe}-{self.attention}-{self.seed}"
+
+    @property
+    def before(self) -> "Cell | None":
+        """The cell that must be done first."""
+        return None if self.start is None else Cell(self.start, self.attention, self.seed)
+
+    def experiment(self, runs: Path) -> Experiment:
+        """What its run must be."""
+        plain = recipe(self.recipe)
+        model = dataclasses.replace(plain.model, attention=self.attention)
+        train = dataclasses.replace(plain.train, seed=self.seed)
+        start = plain.start if self.before is None else str(runs / self.before.name)
+        return dataclasses.replace(plain, model=model, train=train, start=start)
+
+    def words(self, runs: Path, threads: int | None) -> list[str]:
+        """The arguments of ``cosformer`` that train it."""
+        words = ["train", self.recipe, "--run", str(runs / self.name), "--model.attention", self.attention]
+        words += ["--train.seed", str(self.seed)]
+        if threads is not None:
+            words += ["--train.threads", str(threads)]
+        if self.before is not None:
+            words += ["--start", str(runs / self.before.name)]
+        return words
+
+
+def _suffixed(names: Iterable[str], scale: str) -> tuple[str, ...]:
+    return tuple(names) if scale == "paper" else tuple(f"{name}-small" for name in names)
+
+
+def finetune_recipes(scale: str, sets: Sequence[str] = _FINETUNE) -> tuple[str, ...]:
+    return _suffixed((f"finetune-{name}" for name in sets), scale)
+
+
+def lra_recipes(scale: str) -> tuple[str, ...]:
+    return _suffixed((f"lra-{name}" for name in _LRA), scale)
+
+
+def recipes_of(target: str, scale: str) -> tuple[str, ...]:
+    """What a target trains, in order; nothing for those that only measure or draw."""
+    table: dict[str, tuple[str, ...]] = {
+        "table1": (_MLM[scale], *finetune_recipes(scale, ("qqp", "sst2", "mnli"))),
+        "table2": (_LM[scale],),
+        "table3": (_MLM[scale], *finetune_recipes(scale)),
+        "table4": lra_recipes(scale),
+        "table6": (_MLM[scale], *finetune_recipes(scale), *lra_recipes(scale)),
+        "figure1": lra_recipes(scale),
+        "figure3": (_MLM[scale],),
+        "figure4": (_MLM[scale],),
+        "samples": _suffixed(("lra-listops", "lra-retrieval"), scale),
+    }
+    return table.get(target, ())
+
+
+ATTENTIONS: dict[str, tuple[str, ...]] = {
+    "table1": PHI,
+    "table2": tuple(paper.TABLE2),
+    "table3": tuple(paper.TABLE3),
+    "table4": tuple(paper.TABLE4),
+    "table6": ("relu", "cosformer"),
+    "figure1": ("softmax", "cosformer"),
+    "figure3": TRIO,
+    "figure4": TRIO,
+    "samples": ("softmax", "cosformer"),
+}
+"""The attentions a target trains unless told otherwise: the paper's rows."""
+
+
+def cells_of(target: str, scale: str, attentions: Sequence[str] | None, seeds: int) -> list[Cell]:
+    """The cells of a target: all of the first seed, then all of the next. A fine-tuning run follows the run it starts from."""
+    if target == "ledger":
+        chosen = ledger_cells(seeds)
+        return [cell for cell in chosen if attentions is None or cell.attention in attentions]
+    names = attentions or ATTENTIONS.get(target, ())
+    return [
+        Cell(name, attention, seed, _MLM[scale] if name.startswith("finetune-") else None)
+        for seed in range(seeds)
+        for name in recipes_of(target, scale)
+        for attention in names
+    ]
+
+
+# recipe, attentions, seeds at most; in the order of the queue
+_LEDGER: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    (LM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
+    (MLM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
+    (SST2, ("cosformer", "softmax"), 3),
+    (LISTOPS, ("cosformer", "softmax", "relu"), 3),
+    (IMAGE, ("cosformer", "softmax", "relu"), 3),
+    (TEXT, ("cosformer", "softmax"), 1),
+    (PATHFINDER, ("cosformer", "softmax"), 1),
+)
+
+
+def ledger_cells(seeds: int) -> list[Cell]:
+    """Every run behind docs/results.md: each claim gets its first seed before any gets its second."""
+    return [
+        Cell(name, attention, seed, MLM if name == SST2 else None)
+        for seed in range(seeds)
+        for name, attentions, most in _LEDGER
+        for attention in attentions
+        if seed < most
+    ]

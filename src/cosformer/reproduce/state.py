@@ -1,0 +1,53 @@
+"""Where a cell stands on the disk."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from cosformer.experiment import EXPERIMENT_FILE, Experiment
+from cosformer.reproduce.cells import Cell
+from cosformer.runs import Run, read_run
+
+MISSING, HALF, DONE, OTHER, BROKEN = "missing", "half", "done", "other", "broken"
+DIVERGED = "is not a number"  # in the reason of a run that failed for that
+
+# what does not change the numbers: how a run was watched
+_FREE = {"note", "train.threads", "train.tracker", "train.log_every", "train.keep", "train.diagnostics"}
+
+
+def diverged(run: Run) -> bool:
+    """Whether the run ended because its loss or a gradient was not a number: a result, not a mishap."""
+    return run.status == "failed" and DIVERGED in str(run.info.get("reason"))
+
+
+def state(cell: Cell, runs: Path) -> tuple[str, str]:
+    """One of the words above, and for the last two what is the matter."""
+    folder = runs / cell.name
+    if not (folder / EXPERIMENT_FILE).exists():
+        return MISSING, ""
+    run, problems = read_run(folder)
+    if run is None:
+        return BROKEN, f"{problems[0]}; remove {folder} to run it again"
+    found = differences(run.experiment, cell.experiment(runs))
+    if found:
+        return OTHER, f"{folder} holds another experiment ({'; '.join(found)}); move it away or give other --runs"
+    if run.result is not None or diverged(run):
+        return DONE, ""
+    damaged = [problem for problem in problems if "result.json" in problem]
+    return (BROKEN, f"{damaged[0]}; remove it to finish the run again") if damaged else (HALF, "")
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """The fields in which two experiments differ, with both values; those that do not change the numbers are left out."""
+    a, b = (_flat(dataclasses.asdict(experiment)) for experiment in (one, other))
+    for values in (a, b):  # a folder of runs may be moved
+        values["start"] = values["start"] and Path(values["start"]).name
+    names = [name for name in sorted({*a, *b}) if name not in _FREE and a.get(name) != b.get(name)]
+    return [f"{name} {a.get(name)!r}, not {b.get(name)!r}" for name in names]
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
+    return flat

@@ -1,0 +1,126 @@
+"""A finished run in one line of JSON, small enough to commit; the ledger and the tables are made from such lines."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cosformer.reproduce.state import diverged
+from cosformer.runs import Curve, Run, find_runs, read_runs
+
+CURVE_POINTS = 40
+_RESULT = (
+    "score",
+    "scores",
+    "baseline",
+    "learned",
+    "steps",
+    "tokens",
+    "parameters",
+    "seconds",
+    "machine",
+    "command",
+    "date",
+    "commit",
+)
+_NEEDED = ("recipe", "attention", "seed", "status", "scores", "baseline", "learned", "seconds", "machine", "command")
+
+
+def summary(run: Run, paused: float = 0.0) -> dict[str, Any] | None:
+    """What is kept of ``run``; None while it is not finished. ``paused``: seconds it stood still."""
+    source = run.result or (run.info if diverged(run) else None)
+    if source is None:
+        return None
+    line: dict[str, Any] = {
+        "recipe": run.recipe,
+        "task": run.task,
+        "attention": run.attention,
+        "seed": run.seed,
+        "status": "done" if run.result else "diverged",
+        "reason": None if run.result else run.info.get("reason"),
+    }
+    line |= {"scores": {}, "baseline": {}, "learned": {}} | {key: source[key] for key in _RESULT if key in source}
+    if isinstance(line.get("seconds"), int | float):
+        line["seconds"] = round(max(0.0, line["seconds"] - paused), 1)
+    line["train_loss"] = thinned(run.train_curve("loss"))
+    line["valid_loss"] = thinned(run.eval_curve(_selection(run), "loss"))
+    line["note"] = run.experiment.note
+    return _rounded(line)
+
+
+def summaries(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The lines of all finished runs below ``folder``, sorted, and what could not be read."""
+    runs, problems = read_runs(find_runs(folder))
+    paused_file = folder / "paused.json"
+    paused = json.loads(paused_file.read_text(encoding="utf-8")) if paused_file.exists() else {}
+    lines = [line for run in runs if (line := summary(run, paused.get(run.name, 0.0))) is not None]
+    return sorted(lines, key=_key), problems
+
+
+def write_lines(lines: Iterable[dict[str, Any]], path: Path) -> None:
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The lines of a file that ``write_lines`` wrote, and a sentence for each that cannot be read; none without the file."""
+    if not path.exists():
+        return [], [f"{path} is missing"]
+    lines, problems = [], []
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        missing = [key for key in _NEEDED if key not in line] if isinstance(line, dict) else ["a JSON object"]
+        if missing:
+            problems.append(f"{path} line {number} cannot be used: it lacks {', '.join(missing)}")
+        else:
+            lines.append(line)
+    return sorted(lines, key=_key), problems
+
+
+def one_line(folder: Path) -> str:
+    """A finished run for people: score, baseline, time."""
+    runs, problems = read_runs([folder])
+    line = summary(runs[0]) if runs else None
+    if line is None:
+        return f"{folder.name}: {'; '.join(problems) or 'not finished'}"
+    if line["status"] == "diverged":
+        return f"{folder.name}: {line['reason']}"
+    name = evaluation(line)
+    score, base = line["scores"][name][line["score"]], line["baseline"][name]
+    verdict = "learned" if line["learned"][name] else "at the baseline"
+    return f"{folder.name}: {line['score']} {score:.4g} ({base['name']} {base['score']:.4g}, {verdict}), {line['seconds']:.0f} s"
+
+
+def evaluation(line: dict[str, Any]) -> str:
+    """The evaluation that counts: the test split where the run scored it, otherwise the validation split."""
+    return "test" if "test" in line["scores"] else "valid"
+
+
+def thinned(curve: Curve, points: int = CURVE_POINTS) -> Curve:
+    """At most ``points`` points of the curve, evenly spread, its first and last among them."""
+    if len(curve) <= points:
+        return curve
+    return [curve[round(i * (len(curve) - 1) / (points - 1))] for i in range(points)]
+
+
+def _selection(run: Run) -> str:
+    """The evaluation made during training."""
+    names: Sequence[str] = [line["name"] for line in run.metrics if line["kind"] == "eval"]
+    return names[0] if names else "valid"
+
+
+def _key(line: dict[str, Any]) -> tuple[str, str, int]:
+    return line["recipe"], line["attention"], line["seed"]
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to six digits: more says nothing and makes the file large."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
