@@ -55,19 +55,19 @@ class _Axis:
     """Values to pixels, straight or logarithmic."""
 
     def __init__(
-        self, values: Sequence[float], start: float, end: float, log: bool, ticks: Sequence[float] | None
+        self, values: Sequence[float], start: float, end: float, log: bool, ticks: Sequence[float] | None, margin: float
     ) -> None:
         self.log, self.start, self.end = log, start, end
-        low, high = self._grow(min(values), max(values))
+        low, high = self._grow(min(values), max(values), margin)
         self.low, self.high = low, high
         own = _log_ticks(low, high) if log else _round_ticks(low, high)
         self.ticks = [t for t in (own if ticks is None else ticks) if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
 
-    def _grow(self, low: float, high: float) -> tuple[float, float]:
+    def _grow(self, low: float, high: float, share: float) -> tuple[float, float]:
         if self.log:
-            margin = max((high / low) ** 0.04, 1.02)
+            margin = max((high / low) ** share, 1.02)
             return low / margin, high * margin
-        margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+        margin = share * (high - low) or abs(high) * 0.1 or 1.0
         return low - margin, high + margin
 
     def __call__(self, value: float) -> float:
@@ -84,8 +84,9 @@ def draw(chart: Chart, alt: str) -> str:
     labels = [line.label for line in chart.lines if line.label and line.points]
     right = max(12.0, 12 + _LETTER * max(map(len, labels), default=0))
     xs = [v[0] for v in values] + [x for line in chart.lines for x in line.crosses]
-    x = _Axis(xs, _LEFT, WIDTH - right, chart.log_x, chart.ticks)
-    y = _Axis([v[1] for v in values], HEIGHT - _BOTTOM, _TOP, chart.log_y, None)
+    margin = 0.16 if chart.bubbles else 0.04  # of the span, beyond the first and the last point
+    x = _Axis(xs, _LEFT, WIDTH - right, chart.log_x, chart.ticks, margin)
+    y = _Axis([v[1] for v in values], HEIGHT - _BOTTOM, _TOP, chart.log_y, None, margin)
     parts = [*_frame(chart, x, y), *_lines(chart, x, y), *_bubbles(chart, x, y)]
     style = (
         f"text{{font:{FONT}px {_FAMILY};fill:{INK}}}.t{{font-weight:600}}"
@@ -174,22 +175,43 @@ def _apart(ends: list[tuple[float, Line]], top: float, bottom: float) -> list[tu
 
 def _bubbles(chart: Chart, x: _Axis, y: _Axis) -> list[str]:
     largest = max((b.size for b in chart.bubbles if b.size), default=1.0)
-    parts, ends = [], []
+    parts, circles = [], []
     for b in sorted(chart.bubbles, key=lambda b: -(b.size or 0)):  # small ones on top
-        radius = 5.0 if b.size is None else max(3.0, 24 * math.sqrt(b.size / largest))
+        radius = 5.0 if b.size is None else max(3.0, 22 * math.sqrt(b.size / largest))
         fill = "none" if b.size is None else b.colour
         parts.append(
             f'<circle class="bubble" cx="{x(b.x):.1f}" cy="{y(b.y):.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity=".35"'
             f' stroke="{b.colour}" stroke-width="1.5"/>'
         )
-        ends.append((x(b.x), y(b.y), radius, b))
-    for cx, cy, radius, b in ends:
-        left = cx > (x.start + x.end) * 0.62  # the label goes where there is room
-        place = cx - radius - 4 if left else cx + radius + 4
-        parts.append(
-            text(place, cy + 4, b.label, "end" if left else "start", f' fill="{b.colour}" style="fill:{b.colour}"')
-        )
+        circles.append((x(b.x), y(b.y), radius, b))
+    taken = [(cx - r, cy - r, cx + r, cy + r) for cx, cy, r, _ in circles]
+    for cx, cy, radius, b in circles:
+        box = _free_place(cx, cy, radius, len(b.label) * _LETTER, taken)
+        taken.append(box)
+        parts.append(text(box[0], box[3] - 3, b.label, more=f' fill="{b.colour}" style="fill:{b.colour}"'))
     return parts
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _free_place(cx: float, cy: float, radius: float, width: float, taken: list[Box]) -> Box:
+    """Where a label of ``width`` beside a circle covers least of what is there: right, left, above, below, or aslant."""
+    height, away = FONT + 1, radius + 4
+
+    def covered(box: Box) -> float:
+        shared = ((min(box[2], t[2]) - max(box[0], t[0]), min(box[3], t[3]) - max(box[1], t[1])) for t in taken)
+        outside = (
+            max(0.0, box[2] - WIDTH) + max(0.0, -box[0]) + max(0.0, _TOP - box[1]) + max(0.0, box[3] - HEIGHT + _BOTTOM)
+        )
+        return sum(w * h for w, h in shared if w > 0 and h > 0) + 1000 * outside
+
+    right, left, middle = cx + away, cx - away - width, cx - width / 2
+    level, above, below = cy - height / 2, cy - away - height, cy + away
+    corners = [(right, level), (left, level), (middle, above), (middle, below)]
+    corners += [(a, b) for b in (above, below) for a in (cx, cx - width)]
+    boxes = [(a, b, a + width, b + height) for a, b in corners]
+    return min(boxes, key=covered)  # the first of equals
 
 
 def _round_ticks(low: float, high: float) -> list[float]:

@@ -43,7 +43,8 @@ def heat_maps(
     parts = []
     for i, panel in enumerate(panels):
         left, top = (i % columns) * (side + _GAP) + margin, (i // columns) * (side + _HEAD + _GAP)
-        parts.append(text(left, top + 13, panel.title, more=' style="font-weight:600"'))
+        size = 10 if columns > 3 else FONT
+        parts.append(text(left, top + 13, panel.title, more=f' style="font-weight:600;font-size:{size}px"'))
         parts.append(_picture(panel.matrix, left, top + _HEAD, side))
     if labelled:
         parts += _labels(tokens, margin, _HEAD, side)
@@ -117,7 +118,7 @@ def _labels(tokens: Sequence[str], left: float, top: float, side: float) -> list
 
 
 def _visible(token: str) -> str:
-    return token.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
+    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
 
 
 def _coarse(matrix: np.ndarray) -> np.ndarray:

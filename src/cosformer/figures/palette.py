@@ -1,7 +1,7 @@
 """The one place for colours: told apart by every kind of eye, and at least 3:1 against white and against a dark page."""
 
-# after Okabe and Ito, those of their colours that stand out on white as well as on black, and two darkened ones
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c26a9a", "#8a6fd1", "#a67c00", "#7d8590", "#2a93a8")
+# after Okabe and Ito: those of their colours that stand out on white as well as on black, some a little darker or lighter
+_COLOURS = ("#1a7fc1", "#d55e00", "#009e73", "#c26a9a", "#8a6fd1", "#a67c00", "#7d8590", "#2a93a8")
 # a second sign beside the colour: dashes of a line
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 4", "6 2 1 2")
 
@@ -10,7 +10,7 @@ _FIXED = {"cosformer": 0, "softmax": 1, "sdpa": 1, "relu": 2, "leaky_relu": 3, "
 
 INK, FAINT = "#59616c", "#8b949e55"  # text and rules in light pages; figures switch to INK_DARK by themselves
 INK_DARK = "#a9b2bd"
-POSITIVE, NEGATIVE = (0, 95, 158), (196, 78, 0)  # ends of the heat maps' scale, red, green, blue
+POSITIVE, NEGATIVE = (26, 127, 193), (213, 94, 0)  # ends of the heat maps' scale, red, green, blue
 
 
 def styles(names: list[str]) -> dict[str, tuple[str, str]]:

@@ -42,7 +42,7 @@ def zoo(results: dict[str, Any], mode: str, kind: str, names: Sequence[str] = ZO
         if row is not None and row.by_length:
             points[name] = {int(n): value for n, value in row.by_length.items()}
     unit = {"time": "milliseconds", "memory": "MB above the inputs"}[kind]
-    title = f"{kind.capitalize()} of each attention, {mode}"
+    title = f"{kind.capitalize()} of each attention, {mode.replace('plain', 'bidirectional')}"
     return _figure(
         f"zoo-{mode}-{kind}", title, unit, points, "One forward pass. Lower is better on both axes' logarithmic scale."
     )
@@ -50,13 +50,16 @@ def zoo(results: dict[str, Any], mode: str, kind: str, names: Sequence[str] = ZO
 
 def _figure(name: str, title: str, unit: str, points: Points, caption: str) -> Figure:
     looks = styles(list(points))
-    curves = {label: sorted(values.items()) for label, values in points.items()}
+    # nothing measurable (0 MB above the inputs) has no place on a logarithmic axis
+    curves = {label: sorted((n, x) for n, x in values.items() if x > 0) for label, values in points.items()}
+    curves = {label: values for label, values in curves.items() if values}
     lines = [Line(label, values, *looks[label]) for label, values in curves.items()]
     words = [
         f"{label}: {values[0][1]:g} at {length(values[0][0])}, {values[-1][1]:g} at {length(values[-1][0])}."
         for label, values in curves.items()
     ]
-    ticks = sorted({n for values in points.values() for n in values})
+    measured = sorted({n for values in points.values() for n in values})
+    ticks = [n for n in measured if not n & (n - 1)] or measured  # powers of two, where there are any
     alt = f"{title}: {unit} against the length. {' '.join(words)}"
     chart = Chart(title, "tokens", unit, lines=lines, log_x=True, log_y=True, ticks=ticks)
     return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)

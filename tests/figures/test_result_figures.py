@@ -1,0 +1,235 @@
+"""Figures from made-up result files: each line, label and number is known beforehand."""
+
+import math
+import re
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+from cosformer.figures import palette
+from cosformer.figures.bubble import TradeOff, trade_off
+from cosformer.figures.chart import Chart, Line, draw
+from cosformer.figures.figure import Figure
+from cosformer.figures.frequency import frequency_document, frequency_figures
+from cosformer.figures.heat_maps import Panel, as_png, colours, heat_maps
+from cosformer.figures.loss_curves import PAPER, loss_curves, mean_curve
+from cosformer.figures.png import png
+from cosformer.figures.speed import operator_times, zoo
+from cosformer.runs import Run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def run(attention: str, seed: int, losses: list[float], recipe: str = "mlm-tiny") -> Run:
+    experiment = Experiment(
+        recipe=recipe,
+        task="mlm",
+        data=DataConfig("python"),
+        model=ModelConfig("roberta_base", attention=attention),
+        train=TrainConfig(steps=100, batch=1, lr=0.1, seed=seed),
+    )
+    lines: list[dict[str, Any]] = [{"kind": "train", "step": 50 * (i + 1), "loss": x} for i, x in enumerate(losses)]
+    lines += [{"kind": "eval", "step": 50, "name": "valid", "scores": {"loss": losses[0] + 1}}]
+    return Run(Path(f"{attention}-{seed}"), experiment, {}, tuple(lines), None)
+
+
+def parsed(figure: Figure) -> ET.Element:
+    assert figure.kind == "svg"
+    return ET.fromstring(figure.data)
+
+
+def of_class(figure: Figure, name: str) -> list[ET.Element]:
+    return [element for element in parsed(figure).iter() if element.get("class") == name]
+
+
+def labels(figure: Figure) -> list[str]:
+    return [element.text or "" for element in parsed(figure).iter(f"{SVG}text")]
+
+
+def document(*rows: dict[str, Any]) -> dict[str, Any]:
+    defaults = {"what": "w", "unit": "u", "better": "lower", "value": 1.0}
+    return {"format": 1, "rows": [defaults | row for row in rows]}
+
+
+def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
+    runs = [run("cosformer", seed, [3.0 + seed, 2.0 + seed]) for seed in range(3)] + [run("softmax", 0, [3.5, 2.5])]
+    figure = loss_curves(runs, evaluation=None, attentions=PAPER)
+    lines = of_class(figure, "line")
+    assert len(lines) == 3 + 1 + 1
+    assert sum(line.get("stroke-width") == "1" for line in lines) == 3
+    assert labels(figure).count("cosformer") == labels(figure).count("softmax") == 1
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in figure.alt
+    assert "softmax: from 3.500 at step 50 to 2.500 at step 100 (one seed)." in figure.alt
+    assert "relu: not run." in figure.alt
+    assert "valid loss" in loss_curves(runs, evaluation="valid").alt.lower()
+    assert "from 4.500 at step 50" in loss_curves(runs[3:], evaluation="valid").alt
+
+
+def test_the_mean_is_of_the_steps_that_all_have() -> None:
+    assert mean_curve([[(1, 2.0), (2, 4.0), (3, 9.0)], [(2, 6.0), (3, 1.0), (4, 7.0)]]) == [(2, 5.0), (3, 5.0)]
+
+
+def test_curves_of_two_recipes_are_not_mixed() -> None:
+    with pytest.raises(ValueError, match="these runs are of a, b"):
+        loss_curves([run("cosformer", 0, [1.0], "a"), run("cosformer", 0, [1.0], "b")], evaluation=None)
+    with pytest.raises(ValueError, match="no line has a point"):
+        loss_curves([run("relu", 0, [1.0])], evaluation="test")
+
+
+def test_times_of_the_operator() -> None:
+    results = document(
+        {"id": "forward/causal/64/sdpa", "milliseconds": {"cosformer": 1.0, "sdpa": 2.0}},
+        {"id": "forward/causal/128/sdpa", "milliseconds": {"cosformer": 2.0, "sdpa": 8.0}},
+        {"id": "forward/causal/128/limit", "milliseconds": {"cosformer": 2.0, "matmul": 0.5}},
+        {"id": "forward/non-causal/128/sdpa", "milliseconds": {"cosformer": 77.0, "sdpa": 99.0}},
+    )
+    figure = operator_times(results, "causal")
+    assert len(of_class(figure, "line")) == 2
+    assert {"cosformer", "softmax", "64", "128"} <= set(labels(figure)) and "matmul" not in labels(figure)
+    assert figure.alt.endswith("cosformer: 1 at 64, 2 at 128. softmax: 2 at 64, 8 at 128.")
+
+
+def test_the_zoo_and_what_was_not_run() -> None:
+    results = document(
+        {"id": "zoo/cosformer/plain/time", "by_length": {"1024": 3.0, "2048": 6.0}},
+        {"id": "zoo/cosformer/plain/memory", "by_length": {"1024": 5.0, "2048": 10.0}},
+        {"id": "zoo/bigbird/plain/time", "value": None, "note": "not run"},
+        {"id": "zoo/linear/plain/time", "by_length": {"1024": 4.0, "2048": 8.0}},
+    )
+    figure = zoo(results, "plain", "time")
+    assert (
+        len(of_class(figure, "line")) == 2 and "linear: 4 at 1K, 8 at 2K." in figure.alt and "bigbird" not in figure.alt
+    )
+    assert len(of_class(zoo(results, "plain", "memory"), "line")) == 1
+    with pytest.raises(ValueError, match="nothing to draw"):
+        zoo(results, "causal", "time")
+
+
+def test_a_line_is_where_its_numbers_are() -> None:
+    svg = draw(Chart("t", "x", "y", lines=[Line("a", [(0, 0), (10, 5), (20, 10)], "#123456")]), "alt")
+    path = next(e for e in ET.fromstring(svg).iter() if e.get("class") == "line").get("d") or ""
+    points = [tuple(map(float, pair.split())) for pair in path.removeprefix("M").split("L")]
+    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.11)
+    assert points[1][1] == pytest.approx((points[0][1] + points[2][1]) / 2, abs=0.11)
+    assert points[0][1] > points[2][1]  # up is more
+    logs = draw(
+        Chart("t", "x", "y", lines=[Line("a", [(1, 1), (10, 10), (100, 100)], "#123456")], log_x=True, log_y=True), ""
+    )
+    path = next(e for e in ET.fromstring(logs).iter() if e.get("class") == "line").get("d") or ""
+    points = [tuple(map(float, pair.split())) for pair in path.removeprefix("M").split("L")]
+    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.11)
+
+
+def test_memory_that_ran_out_is_a_cross() -> None:
+    lines = [Line("a", [(1, 1.0), (2, 2.0)], "#123456"), Line("b", [(1, 3.0)], "#654321", crosses=(2, 4))]
+    root = ET.fromstring(draw(Chart("t", "x", "y", lines=lines), "alt"))
+    assert sum(e.get("class") == "cross" for e in root.iter()) == 2
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    lines = [Line(f"line {i}", [(0, 0.0), (1, 1 + i * 1e-3)], "#123456") for i in range(8)]
+    root = ET.fromstring(draw(Chart("t", "x", "y", lines=lines), "alt"))
+    heights = sorted(float(e.get("y") or 0) for e in root.iter(f"{SVG}text") if (e.text or "").startswith("line "))
+    assert len(heights) == 8 and min(b - a for a, b in zip(heights, heights[1:], strict=False)) >= 12
+
+
+def test_bubbles_have_the_memory_as_their_area() -> None:
+    found = [
+        TradeOff("cosformer", 55.0, 10.0, 100.0),
+        TradeOff("softmax", 54.0, 2.0, 400.0),
+        TradeOff("relu", 53.0, 9.0, None),
+    ]
+    figure = trade_off(found, name="f", title="T", score="average", speed="steps")
+    circles = of_class(figure, "bubble")
+    assert len(circles) == 3
+    radius = {c.get("stroke"): float(c.get("r") or 0) for c in circles}
+    looks = palette.styles(["cosformer", "softmax", "relu"])
+    assert radius[looks["softmax"][0]] == pytest.approx(2 * radius[looks["cosformer"][0]], abs=0.11)
+    assert "cosformer: average 55, 10 steps, 100 MB." in figure.alt and "memory not measured" in figure.alt
+    assert {"cosformer", "softmax", "relu"} <= set(labels(figure))
+
+
+def test_heat_maps_have_a_panel_each_and_say_how_far_they_look() -> None:
+    panels = [Panel("a", np.eye(32)), Panel("b", np.full((32, 32), 1 / 32)), Panel("c", np.zeros((4, 4)))]
+    figure = heat_maps(panels, name="f", title="T", caption="c")
+    assert len(list(parsed(figure).iter(f"{SVG}image"))) == 3 and labels(figure) == ["a", "b", "c"]
+    assert "a: 32 by 32, 100% of the weight within 2 positions of the diagonal, mean distance 0.0." in figure.alt
+    assert "c: 4 by 4, all zero." in figure.alt
+    single = heat_maps(panels[2:], name="f", title="T", caption="c", tokens=["a", " ", "\n", "b"])
+    assert labels(single) == ["c", "a", "a", "·", "·", "⏎", "⏎", "b", "b"]
+
+
+def test_the_sign_is_the_colour_and_the_size_the_opacity() -> None:
+    pixels = colours(np.array([[1.0, 0.0], [-1.0, 0.5]]))
+    assert tuple(pixels[0, 0]) == (*palette.POSITIVE, 255) and tuple(pixels[1, 0]) == (*palette.NEGATIVE, 255)
+    assert pixels[0, 1, 3] == 0 and 125 <= pixels[1, 1, 3] <= 132
+    assert colours(np.full((2, 2), np.nan))[..., 3].max() == 0
+
+
+def test_large_matrices_are_averaged_in_blocks() -> None:
+    matrix = np.repeat(np.repeat(np.eye(256), 2, axis=0), 2, axis=1)
+    assert np.array_equal(colours(matrix), colours(np.eye(256)))
+    assert colours(np.ones((1000, 300))).shape == (256, 256, 4)
+
+
+def test_a_png_holds_the_pixels() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 4)).astype(np.uint8)
+    data = png(pixels)
+    image = pytest.importorskip("PIL.Image")
+    from io import BytesIO
+
+    assert np.array_equal(np.asarray(image.open(BytesIO(data))), pixels)
+    assert (
+        zlib.decompress(re.search(rb"IDAT(.*)....\x00\x00\x00\x00IEND", data, re.DOTALL)[1])[1:29]
+        == pixels[0].tobytes()
+    )  # pyright: ignore
+    with pytest.raises(ValueError, match="uint8"):
+        png(np.zeros((2, 2, 4)))
+
+
+def test_a_grid_as_png() -> None:
+    pytest.importorskip("matplotlib")
+    data = as_png([Panel("a", np.eye(4)), Panel("b", np.eye(4))], title="T")
+    assert data.startswith(b"\x89PNG") and len(data) > 1000
+
+
+def test_figure_3_from_its_result_file() -> None:
+    weights = {"softmax": [np.eye(8)] * 2, "cosformer": [np.eye(8), np.full((8, 8), 1 / 8)]}
+    result = frequency_document(weights, threshold=0.9, command="made up")
+    assert result["panels"][1]["percent"][0] == [100, 50, 50, 50, 50, 50, 50, 50]
+    assert result["panels"][0]["counts"] == [1.0] * len(result["thresholds"]) and result["command"] == "made up"
+    maps, keys = frequency_figures(result)
+    assert labels(maps) == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
+    assert "softmax: half of it in 1.0 keys. cosformer: half of it in 3.0 keys." in keys.alt
+    with pytest.raises(ValueError, match="attention-frequency"):
+        frequency_figures({"format": 1, "rows": []})
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_stand_out_on_light_and_on_dark_pages_and_are_stable() -> None:
+    looks = palette.styles(["a", "cosformer", "b", "softmax", "relu", "c", "d", "e"])
+    assert len({colour for colour, _ in looks.values()}) == 8 and len({dashes for _, dashes in looks.values()}) == 8
+    dark = luminance("#14171c")
+    for colour, _ in looks.values():
+        assert 1.05 / (luminance(colour) + 0.05) >= 3 and (luminance(colour) + 0.05) / (dark + 0.05) >= 3, colour
+    assert palette.styles(["cosformer"]) == {"cosformer": looks["cosformer"]}
+    assert len(palette.styles([f"n{i}" for i in range(20)])) == 20
+
+
+def test_pictures_are_xml_whatever_the_names(tmp_path: Path) -> None:
+    lines = [Line("<b>&\"'", [(0, 1.0), (1, math.pi)], "#123456")]
+    figure = Figure("f", draw(Chart("a < b", "x & y", "", lines=lines), "alt < &").encode(), "svg", "alt", "c")
+    assert "<b>&\"'" in labels(figure)
+    assert figure.save(tmp_path / "new").read_bytes() == figure.data and figure.uri.startswith(
+        "data:image/svg+xml;base64,"
+    )
