@@ -18,10 +18,8 @@ def text_of(vocabulary: Vocabulary, ids: np.ndarray) -> bytes:
         return b"".join(b" \n" if i == vocabulary.eos_id else b" " + vocabulary.words[i].encode() for i in ids.tolist())
     if isinstance(vocabulary, Bytes):
         return np.where(ids == vocabulary.eos_id, ord("\n"), ids.astype(np.int64) - 1).astype(np.uint8).tobytes()
-    lines = np.split(ids, np.flatnonzero(ids == vocabulary.eos_id) + 1)
-    ended = [bool(len(line)) and line[-1] == vocabulary.eos_id for line in lines]
-    texts = [vocabulary.decode(line[:-1] if end else line) for line, end in zip(lines, ended, strict=True)]
-    return "".join(text + "\n" * end for text, end in zip(texts, ended, strict=True)).encode()
+    *lines, rest = np.split(ids, np.flatnonzero(ids == vocabulary.eos_id) + 1)
+    return "".join([*(vocabulary.decode(line[:-1]) + "\n" for line in lines), vocabulary.decode(rest)]).encode()
 
 
 def count_words(text: bytes) -> int:

@@ -1,0 +1,73 @@
+"""Fixtures: a home of its own for every test, small sets in the files' own formats, and a loop over an evaluation."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+from cosformer.tasks import build_task
+from cosformer.tasks.base import Task
+
+TINY = ModelConfig("adaptive_lm", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("COSFORMER_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real() -> Callable[[str], Path]:
+    """The path of a real file, or a skip that says what is missing."""
+    root = os.environ.get("COSFORMER_TEST_DATA")
+    if not root:
+        pytest.skip("COSFORMER_TEST_DATA is not set: no real files to test on")
+    return lambda name: Path(root) / name
+
+
+@pytest.fixture
+def wikitext(tmp_path: Path) -> str:
+    """A folder in WikiText's format: some hundred words, dealt from a seed, one line blank now and then."""
+    rng = np.random.default_rng(7)
+    words = ["the", "cat", "sat", "on", "a", "mat", "<unk>", "naïve", ",", "."]
+    folder = tmp_path / "wikitext"
+    folder.mkdir()
+    for split, lines in {"train": 30, "valid": 9, "test": 5}.items():
+        rows = [[words[i] for i in rng.integers(0, len(words), rng.integers(0, 12))] for _ in range(lines)]
+        text = "".join(" " + "".join(f"{word} " for word in row) + "\n" for row in rows)
+        (folder / f"wiki.{split}.tokens").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture
+def make() -> Callable[..., Task]:
+    """The task of a data set, as an experiment has it."""
+
+    def made(
+        task: str, name: str, seed: int = 0, length: int | None = None, eval_rows: int | None = None, **options
+    ) -> Task:
+        data = DataConfig(name, options, length, eval_rows)
+        return build_task(Experiment("test", task, data, TINY, TrainConfig(steps=1, batch=2, lr=0.1, seed=seed)))
+
+    return made
+
+
+@pytest.fixture
+def sums() -> Callable[..., dict[str, float]]:
+    """The sums of a whole evaluation, ``batch`` rows at a time, as the engine adds them up."""
+
+    def summed(task: Task, model: torch.nn.Module, name: str, batch: int = 3) -> dict[str, float]:
+        total: dict[str, float] = {}
+        with torch.no_grad():
+            for start in range(0, task.eval_size(name), batch):
+                for key, value in task.sums(model, task.eval_batch(name, start, start + batch)).items():
+                    total[key] = total.get(key, 0.0) + value
+        return total
+
+    return summed
