@@ -1,9 +1,8 @@
 """Figures from made-up result files: each line, label and number is known beforehand."""
 
 import math
-import re
 import xml.etree.ElementTree as ET
-import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +97,7 @@ def test_the_zoo_and_what_was_not_run() -> None:
     results = document(
         {"id": "zoo/cosformer/plain/time", "by_length": {"1024": 3.0, "2048": 6.0}},
         {"id": "zoo/cosformer/plain/memory", "by_length": {"1024": 5.0, "2048": 10.0}},
+        {"id": "zoo/linear/plain/memory", "by_length": {"1024": 0.0, "2048": 0.0}},
         {"id": "zoo/bigbird/plain/time", "value": None, "note": "not run"},
         {"id": "zoo/linear/plain/time", "by_length": {"1024": 4.0, "2048": 8.0}},
     )
@@ -135,7 +135,7 @@ def test_labels_do_not_cover_each_other() -> None:
     lines = [Line(f"line {i}", [(0, 0.0), (1, 1 + i * 1e-3)], "#123456") for i in range(8)]
     root = ET.fromstring(draw(Chart("t", "x", "y", lines=lines), "alt"))
     heights = sorted(float(e.get("y") or 0) for e in root.iter(f"{SVG}text") if (e.text or "").startswith("line "))
-    assert len(heights) == 8 and min(b - a for a, b in zip(heights, heights[1:], strict=False)) >= 12
+    assert len(heights) == 8 and min(b - a for a, b in pairwise(heights)) >= 12
 
 
 def test_bubbles_have_the_memory_as_their_area() -> None:
@@ -184,10 +184,6 @@ def test_a_png_holds_the_pixels() -> None:
     from io import BytesIO
 
     assert np.array_equal(np.asarray(image.open(BytesIO(data))), pixels)
-    assert (
-        zlib.decompress(re.search(rb"IDAT(.*)....\x00\x00\x00\x00IEND", data, re.DOTALL)[1])[1:29]
-        == pixels[0].tobytes()
-    )  # pyright: ignore
     with pytest.raises(ValueError, match="uint8"):
         png(np.zeros((2, 2, 4)))
 
