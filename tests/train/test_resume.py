@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cosformer.experiment import load_experiment
-from cosformer.train import resume, train
 from cosformer.train import checkpoints as whole_or_not
+from cosformer.train import resume, train
 from cosformer.train.metrics import METRICS_FILE, Metrics, read_lines
 
 TRAIN = """
@@ -65,7 +65,9 @@ def test_killed_at_a_random_update_and_resumed_equals_the_uninterrupted_run(smal
 
 
 @pytest.mark.parametrize("damage", ["manifest missing", "file cut", "file missing"])
-def test_a_checkpoint_cut_short_is_noticed_and_the_one_before_is_used(small, tmp_path, metric_lines, damage, capsys) -> None:
+def test_a_checkpoint_cut_short_is_noticed_and_the_one_before_is_used(
+    small, tmp_path, metric_lines, damage, capsys
+) -> None:
     experiment = small(steps=12, save_every=4)
     run = tmp_path / "run"
     train(experiment, run, quiet=True)

@@ -1,0 +1,178 @@
+"""What a run does: the options change what they say and nothing else; bad numbers stop it; diagnostics tell the truth."""
+
+import json
+
+import pytest
+import torch
+
+from cosformer.attention import build_attention
+from cosformer.tasks import build_task
+from cosformer.train import TrainingFailed, evaluate_run, load_model, start_model, train
+from cosformer.train.diagnostics import denominators
+from cosformer.train.stream import Stream
+
+
+def losses(lines) -> list[float]:
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def test_a_run_leaves_what_it_promises(small, tmp_path, metric_lines) -> None:
+    experiment = small(tracker="tensorboard", steps=10, eval_every=4)
+    result = train(experiment, tmp_path / "run", quiet=True)
+    run = tmp_path / "run"
+    lines = metric_lines(run)
+    assert [m["step"] for m in lines if m["kind"] == "train"] == [2, 4, 6, 8, 10]
+    # every fourth update, and the last
+    evaluations = [m for m in lines if m["kind"] == "eval"]
+    assert [m["step"] for m in evaluations] == [4, 8, 10]
+    assert result["tokens"] == 10 * 4 * 64 == lines[-2]["tokens"]
+    status = json.loads((run / "run.json").read_text())
+    best = min(evaluations, key=lambda m: m["scores"]["loss"])
+    assert status["status"] == "done" and status["best"] == {"step": best["step"], "score": best["scores"]["loss"]}
+    assert result["scores"]["valid"] == best["scores"]  # the best weights are what is scored
+    assert result["weights"] == "best" and set(result["learned"]) == set(result["scores"])
+    assert list((run / "tensorboard").glob("events*"))
+    assert evaluate_run(run, ["valid"])["valid"] == result["scores"]["valid"]
+    assert json.loads((run / "result.json").read_text()) == json.loads(json.dumps(result))
+
+
+def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> None:
+    """The first update's loss, computed by hand on the rows that the stream gives first."""
+    experiment = small(steps=1, log_every=1, model={"dropout": 0.0})
+    train(experiment, tmp_path / "run", quiet=True)
+    task = build_task(experiment)
+    model = start_model(task, experiment).train()
+    stream = Stream(task, 4, experiment.train.seed)
+    batch = task.collate([stream[i] for i in range(4)])
+    expected = model(**batch).loss.item()
+    assert losses(metric_lines(tmp_path / "run")) == pytest.approx([expected], rel=1e-6)
+
+
+@pytest.mark.parametrize("option", [{"micro_batch": 1}, {"gradient_checkpointing": True}])
+def test_options_that_must_not_change_the_losses(small, tmp_path, metric_lines, option) -> None:
+    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
+    train(small(**fields), tmp_path / "plain", quiet=True)
+    train(small(**fields, **option), tmp_path / "option", quiet=True)
+    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "option"))
+    assert len(plain) == 4 and changed == pytest.approx(plain, abs=1e-5)
+
+
+def test_bfloat16_is_near_and_not_the_same(small, tmp_path, metric_lines) -> None:
+    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
+    train(small(**fields), tmp_path / "plain", quiet=True)
+    train(small(**fields, precision="bf16"), tmp_path / "half", quiet=True)
+    plain, half = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "half"))
+    assert half == pytest.approx(plain, rel=0.02) and half != plain
+
+
+@pytest.mark.slow
+def test_compiled_training_gives_the_same_losses(small, tmp_path, metric_lines) -> None:
+    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
+    train(small(**fields), tmp_path / "plain", quiet=True)
+    train(small(**fields, compile=True), tmp_path / "compiled", quiet=True)
+    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "compiled"))
+    assert changed == pytest.approx(plain, abs=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nag"])
+def test_the_loss_falls(small, tmp_path, metric_lines, optimizer) -> None:
+    lr = {"adam": 5e-3, "nag": 0.05}[optimizer]
+    train(
+        small(steps=40, optimizer=optimizer, momentum=0.9, lr=lr, clip=1.0, log_every=5), tmp_path / "run", quiet=True
+    )
+    found = losses(metric_lines(tmp_path / "run"))
+    assert found[-1] < found[0] - 1.0
+
+
+def test_a_loss_that_is_not_a_number_stops_names_the_layer_and_keeps_the_checkpoint(
+    small, tmp_path, monkeypatch
+) -> None:
+    from cosformer.nn.feed_forward import FeedForward
+
+    forward, calls = FeedForward.forward, []
+
+    def poisoned(self, x):
+        calls.append(self)
+        out = forward(self, x)
+        # two layers an update: the second layer, from the seventh update on
+        return out * float("nan") if self.training and len(calls) > 12 and self is calls[1] else out
+
+    monkeypatch.setattr(FeedForward, "forward", poisoned)
+    with pytest.raises(
+        TrainingFailed, match=r"update 7, first in the output of model\.layers\.1\.feed_forward"
+    ) as error:
+        train(small(save_every=5, eval_every=100), tmp_path / "run", quiet=True)
+    assert "the last good checkpoint is checkpoint-5" in str(error.value)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
+    names = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert names == ["checkpoint-5"]
+
+
+def test_a_gradient_that_is_not_a_number_never_reaches_the_weights(small, tmp_path, monkeypatch) -> None:
+    from cosformer.train.engine import Engine
+
+    step = Engine.training_step
+
+    def poisoned(self, model, inputs, number=None):
+        loss = step(self, model, inputs, number)
+        if self.state.global_step == 5:
+            next(model.parameters()).grad[0] = float("inf")
+        return loss
+
+    monkeypatch.setattr(Engine, "training_step", poisoned)
+    with pytest.raises(TrainingFailed, match="the gradient is not a number at update 6, first in the gradient of"):
+        train(small(save_every=5, eval_every=100), tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["cosformer", "relu", "linear"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_denominators_are_the_row_sums(name, causal) -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 2, 9, 4).double(), torch.randn(2, 2, 9, 4).double()
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, 3] = False
+    found = denominators(build_attention(name, num_heads=2, head_dim=4, max_len=12, causal=causal), q, k, mask)
+    fq, fk = (torch.nn.functional.elu(x) + 1 if name == "linear" else x.relu() for x in (q, k))
+    scores = fq @ fk.mT
+    if name == "cosformer":
+        place = torch.arange(9).double()
+        scores = scores * torch.cos(torch.pi / 2 * (place[:, None] - place[None]) / 12)
+    scores = scores.masked_fill(~mask[:, None, None], 0)
+    scores = scores.tril() if causal else scores
+    torch.testing.assert_close(found, scores.sum(-1), rtol=1e-10, atol=1e-10)
+
+
+def test_attentions_without_denominators_say_none() -> None:
+    q = torch.randn(1, 2, 9, 4)
+    assert (
+        denominators(build_attention("softmax", num_heads=2, head_dim=4, max_len=12, causal=True), q, q, None) is None
+    )
+
+
+def test_diagnostics_are_logged_per_layer(small, tmp_path, metric_lines) -> None:
+    fields = {"steps": 4, "log_every": 2, "model": {"dropout": 0.0}}
+    train(small(**fields, diagnostics=True), tmp_path / "watched", quiet=True)
+    train(small(**fields), tmp_path / "plain", quiet=True)
+    watched = metric_lines(tmp_path / "watched")
+    found = [m for m in watched if m["kind"] == "diagnostics"]
+    assert [m["step"] for m in found] == [2, 4]
+    for line in found:
+        assert [layer["layer"] for layer in line["layers"]] == [0, 1]
+        for layer in line["layers"]:
+            assert layer["smallest_denominator"] >= 0 and 0 <= layer["zero_share"] <= 1 and layer["grad_norm"] > 0
+    # watching changes nothing
+    assert [m for m in watched if m["kind"] != "diagnostics"] == metric_lines(tmp_path / "plain")
+
+
+def test_impossible_options_are_refused(small, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"strategy='fsdp'.*torchrun"):
+        train(small(strategy="fsdp"), tmp_path / "a", quiet=True)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="precision='fp16' needs a GPU"):
+            train(small(precision="fp16"), tmp_path / "b", quiet=True)
+    with pytest.raises(ValueError, match="max_len=32"):
+        train(small(model={"max_len": 32}), tmp_path / "c", quiet=True)
+    with pytest.raises(FileNotFoundError, match="no best weights"):
+        train(small(steps=2), tmp_path / "d", quiet=True)
+        (tmp_path / "d" / "best" / "config.json").unlink()
+        load_model(tmp_path / "d")

@@ -1,0 +1,58 @@
+"""Where a model starts: seeded, from another run, from RoBERTa's weights; and what does not fit is refused."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cosformer.tasks import build_task
+from cosformer.train import load_model, start_model, train
+
+
+def test_the_seed_decides_the_weights(small) -> None:
+    experiment = small()
+    task = build_task(experiment)
+    a, b, c = (start_model(task, small(seed=seed)) for seed in (0, 0, 1))
+    same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
+    other = [torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True)]
+    assert all(same) and not all(other)
+
+
+def test_a_run_starts_from_another_runs_best_weights(small, tmp_path) -> None:
+    first = small(steps=4)
+    train(first, tmp_path / "first", quiet=True)
+    second = dataclasses.replace(small(steps=4, lr=1e-3, model={"layers": None, "width": None, "heads": None}))
+    second = dataclasses.replace(second, start=str(tmp_path / "first"))
+    model = start_model(build_task(second), second)
+    for x, y in zip(model.parameters(), load_model(tmp_path / "first").parameters(), strict=True):
+        assert torch.equal(x, y)
+    train(second, tmp_path / "second", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 64}, "model.width=64.*hidden_size=32"),
+        ({"attention": "relu"}, "trained with 'cosformer'.*--model.attention cosformer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(small, tmp_path, change, message) -> None:
+    train(small(steps=2), tmp_path / "first", quiet=True)
+    second = dataclasses.replace(small(steps=2, model=change), start=str(tmp_path / "first"))
+    with pytest.raises(ValueError, match=message):
+        start_model(build_task(second), second)
+
+
+def test_longer_rows_than_the_body_knows_are_refused(small, tmp_path) -> None:
+    train(small(steps=2), tmp_path / "first", quiet=True)
+    second = dataclasses.replace(small(steps=2, data={"length": 128}), start=str(tmp_path / "first"))
+    with pytest.raises(ValueError, match="knows 64 positions and the data has 128"):
+        start_model(build_task(second), second)
+
+
+def test_a_folder_without_best_weights_is_named(small, tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.json").write_text(small().to_json())
+    second = dataclasses.replace(small(), start=str(tmp_path / "run"))
+    with pytest.raises(FileNotFoundError, match="no best weights yet"):
+        start_model(build_task(second), second)
