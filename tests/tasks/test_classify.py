@@ -123,8 +123,7 @@ def test_images_have_no_padding(make: Callable) -> None:
     assert batch["input_ids"].shape == (3, 1024) and batch["attention_mask"].all() and task.tokens(batch) == 3 * 1024
 
 
-def test_it_learns(make: Callable, sums: Callable) -> None:
-    """The class of a nested list whose answer is easy to read: a model must beat the majority of what it was shown."""
+def test_it_can_fit_a_few_rows(make: Callable) -> None:
     task = make("classify", "listops-small", train=24, valid=2, test=2)
     net = build(task, replace(TEXT, preset="lra_listops")).train()
     batch = task.collate([{"tokens": task.train_row(i, 0)["tokens"][:32], "label": i % 2} for i in range(24)])

@@ -1,5 +1,6 @@
 """Language modelling: which targets are scored, with which context, and the figures that come of it."""
 
+import lzma
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -221,3 +222,16 @@ def test_mistakes_are_named(make: Callable, wikitext: str) -> None:
         make("lm", "wikitext2", path=wikitext)
     with pytest.raises(ValueError, match="has no end token"):
         make("lm", "listops-small", length=8, train=3, valid=1, test=1)
+
+
+@pytest.mark.parametrize("tokenizer", ["words", "bytes", pytest.param("bpe:1000", marks=pytest.mark.slow)])
+def test_words_and_bytes_of_the_real_set(make: Callable, real: Callable[[str], Path], tokenizer: str) -> None:
+    """However it is cut into tokens, the text is that of the file, and has as many words as the set is known to have."""
+    folder = real("wikitext-2")
+    raw = lzma.decompress((folder / "wiki.valid.tokens.xz").read_bytes())
+    task = make("lm", "wikitext2", length=512, path=str(folder), tokenizer=tokenizer)
+    scores = task.scores(
+        "valid", {"rows": 2, "nats": 1e6, "tokens": 1, "nats_squared": 0, "nats_tokens": 0, "tokens_squared": 0}
+    )
+    assert 1e6 / math.log(scores["word_perplexity"]) == pytest.approx(217_646, rel=1e-9)
+    assert 1e6 / math.log(2) / scores["bits_per_byte"] == pytest.approx(len(raw), rel=1e-9)
