@@ -9,32 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.figures import palette
 from cosformer.figures.bubble import TradeOff, trade_off
 from cosformer.figures.chart import Chart, Line, draw
 from cosformer.figures.figure import Figure
 from cosformer.figures.frequency import frequency_document, frequency_figures
 from cosformer.figures.heat_maps import Panel, as_png, colours, heat_maps
-from cosformer.figures.loss_curves import PAPER, loss_curves, mean_curve
+from cosformer.figures.loss_curves import loss_curves, mean_curve
 from cosformer.figures.png import png
 from cosformer.figures.speed import operator_times, zoo
-from cosformer.runs import Run
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def run(attention: str, seed: int, losses: list[float], recipe: str = "mlm-tiny") -> Run:
-    experiment = Experiment(
-        recipe=recipe,
-        task="mlm",
-        data=DataConfig("python"),
-        model=ModelConfig("roberta_base", attention=attention),
-        train=TrainConfig(steps=100, batch=1, lr=0.1, seed=seed),
-    )
-    lines: list[dict[str, Any]] = [{"kind": "train", "step": 50 * (i + 1), "loss": x} for i, x in enumerate(losses)]
-    lines += [{"kind": "eval", "step": 50, "name": "valid", "scores": {"loss": losses[0] + 1}}]
-    return Run(Path(f"{attention}-{seed}"), experiment, {}, tuple(lines), None)
 
 
 def parsed(figure: Figure) -> ET.Element:
@@ -56,28 +41,22 @@ def document(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
-    runs = [run("cosformer", seed, [3.0 + seed, 2.0 + seed]) for seed in range(3)] + [run("softmax", 0, [3.5, 2.5])]
-    figure = loss_curves(runs, evaluation=None, attentions=PAPER)
+    seeds = [[(50, 3.0 + seed), (100, 2.0 + seed)] for seed in range(3)]
+    curves = {"softmax": [[(50, 3.5), (100, 2.5)]], "cosformer": seeds, "relu": [], "identity": [[]]}
+    figure = loss_curves(curves, name="f", title="Training loss")
     lines = of_class(figure, "line")
     assert len(lines) == 3 + 1 + 1
     assert sum(line.get("stroke-width") == "1" for line in lines) == 3
     assert labels(figure).count("cosformer") == labels(figure).count("softmax") == 1
     assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in figure.alt
     assert "softmax: from 3.500 at step 50 to 2.500 at step 100 (one seed)." in figure.alt
-    assert "relu: not run." in figure.alt
-    assert "valid loss" in loss_curves(runs, evaluation="valid").alt.lower()
-    assert "from 4.500 at step 50" in loss_curves(runs[3:], evaluation="valid").alt
+    assert figure.alt.endswith("relu: not run. identity: not run.")
+    with pytest.raises(ValueError, match="no line has a point"):
+        loss_curves({"relu": []}, name="f", title="Training loss")
 
 
 def test_the_mean_is_of_the_steps_that_all_have() -> None:
     assert mean_curve([[(1, 2.0), (2, 4.0), (3, 9.0)], [(2, 6.0), (3, 1.0), (4, 7.0)]]) == [(2, 5.0), (3, 5.0)]
-
-
-def test_curves_of_two_recipes_are_not_mixed() -> None:
-    with pytest.raises(ValueError, match="these runs are of a, b"):
-        loss_curves([run("cosformer", 0, [1.0], "a"), run("cosformer", 0, [1.0], "b")], evaluation=None)
-    with pytest.raises(ValueError, match="no line has a point"):
-        loss_curves([run("relu", 0, [1.0])], evaluation="test")
 
 
 def test_times_of_the_operator() -> None:

@@ -1,49 +1,39 @@
 """Figure 4: how the loss falls while training, each seed as a thin line behind the mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cosformer.figures.chart import Chart, Line, draw
 from cosformer.figures.figure import Figure
 from cosformer.figures.palette import styles
-from cosformer.runs import Curve, Run
+from cosformer.runs import Curve
 
 PAPER = ("softmax", "cosformer", "relu")  # vanilla, cosFormer, without re-weighting: the paper's figure 4
 
 
-def loss_curves(runs: Sequence[Run], *, evaluation: str | None, attentions: Sequence[str] | None = None) -> Figure:
-    """The loss of ``runs`` of one recipe against the step. ``evaluation``: None for the training loss, or the name of an
-    evaluation on the way, as "valid". ``attentions``: which, and in which order; None: all that there are."""
-    recipes = sorted({run.recipe for run in runs})
-    if len(recipes) != 1:
-        raise ValueError(f"curves of one recipe at a time; these runs are of {', '.join(recipes) or 'none'}")
-    names = list(dict.fromkeys(run.attention for run in runs)) if attentions is None else list(attentions)
-    looks = styles(names)
+def loss_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
+    """``curves``: for each attention the curves of its seeds, as ``run.train_curve()`` or ``run.eval_curve("valid")``;
+    an attention without any is named as not run."""
+    looks = styles(list(curves))
     lines: list[Line] = []
     words: list[str] = []
-    for name in names:
-        curves = [
-            run.train_curve() if evaluation is None else run.eval_curve(evaluation)
-            for run in runs
-            if run.attention == name
-        ]
-        curves = [curve for curve in curves if curve]
-        if not curves:
-            words.append(f"{name}: not run.")
+    for attention, found in curves.items():
+        found = [curve for curve in found if curve]
+        mean = mean_curve(found) if found else []
+        if not mean:
+            words.append(f"{attention}: not run.")
             continue
-        mean = mean_curve(curves)
-        colour, dashes = looks[name]
-        if len(curves) > 1:
-            lines += [Line("", curve, colour) for curve in curves]
-        lines.append(Line(name, mean, colour, dashes))
-        seeds = f"mean of {len(curves)} seeds" if len(curves) > 1 else "one seed"
+        colour, dashes = looks[attention]
+        if len(found) > 1:
+            lines += [Line("", curve, colour) for curve in found]
+        lines.append(Line(attention, mean, colour, dashes))
+        seeds = f"mean of {len(found)} seeds" if len(found) > 1 else "one seed"
         (first, start), (last, end) = mean[0], mean[-1]
-        words.append(f"{name}: from {start:.3f} at step {first:,} to {end:.3f} at step {last:,} ({seeds}).")
-    what = "training" if evaluation is None else evaluation
-    title = f"{what.capitalize()} loss, {recipes[0]}"
+        words.append(f"{attention}: from {start:.3f} at step {first:,} to {end:.3f} at step {last:,} ({seeds}).")
     alt = f"{title}, against the step. {' '.join(words)}"
-    chart = Chart(title, "step", "nats", lines=lines)
-    caption = f"{title}. Thin lines are seeds, the thick one is their mean."
-    return Figure(f"loss-{recipes[0]}-{what}", draw(chart, alt).encode(), "svg", alt, caption)
+    chart = Chart(title, "step", unit, lines=lines)
+    several = any(len(found) > 1 for found in curves.values())
+    caption = title + (": thin lines are seeds, the thick one is their mean." if several else ", one seed each.")
+    return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
