@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.backends import check_backend
 from cosformer.ops.operator import cosformer_attention
 from cosformer.ops.state import LinearState
 
@@ -11,14 +12,22 @@ class Cosformer(Attention):
     """Weights ``relu(q_i).relu(k_j) cos(pi/2 (i - j) / max_len)``, normalised by their sum (Qin et al. 2022).
 
     ``max_len`` is the paper's M: it sets how far the cosine reaches, so it is a setting of the model, not of a call.
+    ``backend``: see ``cosformer.ops.backends``; it changes the speed, not the result.
     """
 
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
 
+    def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, backend: str = "auto") -> None:
+        super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
+        check_backend(backend)
+        self.backend = backend
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        return cosformer_attention(q, k, v, causal=self.causal, max_len=self.max_len, key_mask=key_mask)
+        return cosformer_attention(
+            q, k, v, causal=self.causal, max_len=self.max_len, key_mask=key_mask, backend=self.backend
+        )
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
@@ -26,5 +35,13 @@ class Cosformer(Attention):
         """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
         self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
         return cosformer_attention(
-            q, k, v, causal=True, max_len=self.max_len, key_mask=key_mask, state=state, return_state=True
+            q,
+            k,
+            v,
+            causal=True,
+            max_len=self.max_len,
+            key_mask=key_mask,
+            state=state,
+            return_state=True,
+            backend=self.backend,
         )

@@ -8,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +35,15 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def interleaved(
-    actions: Mapping[str, Callable[[], Any]], *, repeats: int, budget: float = 20.0
+    actions: Mapping[str, Callable[[], Any]], *, repeats: int, budget: float = 20.0, warm: bool = False
 ) -> dict[str, list[float]]:
     """Seconds per call of each action, one sample per repeat, the actions taking turns.
 
     Whatever disturbs the machine for a while then disturbs all of them, and ratios of samples with the same index stand.
-    ``budget``: seconds after which no further repeat starts, once there are three.
+    ``budget``: seconds after which no further repeat starts, once there are three. ``warm``: the actions have run before and
+    are long, so a sample is one call.
     """
-    calls = {name: _calls_per_sample(action) for name, action in actions.items()}
+    calls = {name: 1 if warm else _calls_per_sample(action) for name, action in actions.items()}
     samples: dict[str, list[float]] = {name: [] for name in actions}
     start = time.perf_counter()
     for repeat in range(repeats):
@@ -94,6 +96,20 @@ def peak_above_now(action: Callable[[], Any]) -> int:
     before = _resident("VmRSS")
     action()
     return _resident("VmHWM") - before
+
+
+@contextmanager
+def limited_memory(size: int) -> Iterator[None]:
+    """Inside, allocations that would take this process ``size`` bytes above what it holds now fail (Linux)."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _resident("VmData") + size
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _resident(field: str) -> int:

@@ -26,10 +26,10 @@ def as_text(found: Sequence[Table]) -> str:
     return "\n\n".join(f"{t.title}\n\n{terminal.table(t.header, t.rows)}" for t in found)
 
 
-def as_markdown(results: dict[str, Any]) -> str:
-    """Every table, and where the numbers come from."""
+def as_markdown(results: dict[str, Any], found: Sequence[Table] | None = None) -> str:
+    """Every table (of ``bench attention``, unless ``found`` has others), and where the numbers come from."""
     parts = []
-    for title, header, rows in tables(results):
+    for title, header, rows in tables(results) if found is None else found:
         rule = ["---", *["---:"] * (len(header) - 1)]
         parts.append("\n".join([title + "\n", *(f"| {' | '.join(line)} |" for line in [header, rule, *rows])]))
     return "\n\n".join([*parts, source(results)])
@@ -70,7 +70,7 @@ def _by_length(rows: list[Row]) -> Table:
     columns = [("sdpa", "SDPA"), ("released", "released way"), ("limit", "matmul limit")]
     kinds = [(mode, *column) for mode in ("causal", "non-causal") for column in columns]
     kinds = [kind for kind in kinds if any((kind[0], str(n), kind[1]) in cells for n in lengths)]
-    body = [[f"{n:,}", *(_cell(cells.get((mode, str(n), key))) for mode, key, _ in kinds)] for n in lengths]
+    body = [[f"{n:,}", *(cell(cells.get((mode, str(n), key))) for mode, key, _ in kinds)] for n in lengths]
     title = (
         "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's SDPA "
         "and than the released way of computing, and how many times slower than the machine's matrix multiplication allows "
@@ -90,20 +90,26 @@ def _goals(rows: list[Row]) -> Table:
         lengths = sorted({_length(row) for row in same})
         span = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else f"{lengths[0]} tokens"
         kept.insert(0, replace(worst, what=f"{span}, worst of both modes: {worst.what}"))
+    return goals(kept, "What the operator is meant to reach on two cores.")
+
+
+def goals(rows: Sequence[Row], title: str) -> Table:
+    """What was measured, wanted and reached."""
     body = []
-    for row in kept:
+    for row in rows:
         sign = "at least" if row.better == "higher" else "at most"
         goal = "" if row.goal is None else f"{sign} {row.goal:g}"
         unit = "" if row.unit == DIFFERENCE else row.unit
-        body.append([row.what, f"{_cell(row)} {unit}".strip(), goal, {None: "", True: "yes", False: "no"}[row.met]])
-    return Table("What the operator is meant to reach on two cores.", ["", "measured", "wanted", "reached"], body)
+        body.append([row.what, f"{cell(row)} {unit}".strip(), goal, {None: "", True: "yes", False: "no"}[row.met]])
+    return Table(title, ["", "measured", "wanted", "reached"], body)
 
 
 def _length(row: Row) -> int:
     return int(row.id.split("/")[2])
 
 
-def _cell(row: Row | None) -> str:
+def cell(row: Row | None) -> str:
+    """The value and its quartiles."""
     if row is None:
         return ""
     if row.value is None or row.low is None or row.high is None:
@@ -111,11 +117,12 @@ def _cell(row: Row | None) -> str:
     if row.unit == DIFFERENCE:
         return f"{row.value:+.0f} µs ({row.low:+.0f} to {row.high:+.0f})"
     if row.low == row.high:
-        return _number(row.value)
-    return f"{_number(row.value)} ({_number(row.low)} to {_number(row.high)})"
+        return number(row.value)
+    return f"{number(row.value)} ({number(row.low)} to {number(row.high)})"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """As many digits as a measurement has."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -147,4 +154,4 @@ def _zoo_cells(row: Row, lengths: list[int]) -> list[str]:
         return [NO_CAUSAL_FORM if row.note == NO_CAUSAL_FORM else "not run"] * (len(lengths) + 1)
     grown = growth(row)
     factor = "" if grown is None else f"{grown[0]:.2f}x (N^{grown[1]:.2f})"
-    return [*(_number(row.by_length[str(n)]) for n in lengths), factor]
+    return [*(number(row.by_length[str(n)]) for n in lengths), factor]

@@ -9,6 +9,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "peers": ("cosformer.bench.peers", "each attention against the independent package of the same method"),
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
+    "train": ("cosformer.bench.train", "tokens per second of each attention in a small language model; the engine"),
 }
 
 
