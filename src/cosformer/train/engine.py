@@ -101,6 +101,7 @@ class Engine(Trainer):
         self.args.metric_for_best_model = task.score
         self.args.greater_is_better = task.higher_is_better
         self.seconds = 0.0  # of training before this process took over
+        self.cpu_seconds = 0.0  # likewise; unlike the others they do not count a pause
         self.tokens = 0
         self._loss = torch.zeros((), dtype=torch.float64)
         self._updates = 0
@@ -255,6 +256,10 @@ class Engine(Trainer):
         """Seconds of training, those before a resume included."""
         return self.seconds + time.monotonic() - self._started
 
+    def cpu_elapsed(self) -> float:
+        """Seconds of processor time of this process, those before a resume included."""
+        return self.cpu_seconds + time.process_time()
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = self.run / "checkpoints"
         place = folder / f"checkpoint-{self.state.global_step}"
@@ -269,6 +274,7 @@ class Engine(Trainer):
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 counters = {"tokens": self.tokens, "seconds": self.elapsed(), "loss": loss}
+                counters |= {"cpu_seconds": self.cpu_elapsed()}
                 counters |= {"updates": self._updates, "new_tokens": int(tokens)}
                 (place / COUNTERS_FILE).write_text(json.dumps(counters), encoding="utf-8")
             self._wait()
@@ -280,6 +286,7 @@ class Engine(Trainer):
         """Go on adding up where the checkpoint's run was."""
         counters = json.loads((checkpoint / COUNTERS_FILE).read_text(encoding="utf-8"))
         self.tokens, self.seconds, self._updates = counters["tokens"], counters["seconds"], counters["updates"]
+        self.cpu_seconds = counters["cpu_seconds"]
         self._loss.fill_(counters["loss"])
         # the sum over processes is on the first one's account
         self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0

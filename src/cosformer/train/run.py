@@ -181,6 +181,7 @@ class _Record:
         return {
             "parameters": sum(p.numel() for p in engine.model.parameters()),  # pyright: ignore[reportOptionalMemberAccess]
             "seconds": round(engine.elapsed(), 2),
+            "cpu_seconds": round(engine.cpu_elapsed(), 2),
             "processes": engine.args.world_size,
             "machine": machine.describe(torch.get_num_threads()),
             **machine.provenance(_command()),
