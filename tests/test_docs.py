@@ -62,6 +62,32 @@ def test_every_command_is_spoken_of() -> None:
     assert not missing, f"no page shows: {', '.join(sorted(missing))}"
 
 
+MEASURED = [
+    (document, name)
+    for document in (ROOT / "README.md", *(DOCS / page for page in PAGES))
+    for name in re.findall(r"<!-- bench (\w+):start -->", document.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(
+    ("document", "name"), MEASURED, ids=[f"{document.name}: {name}" for document, name in MEASURED]
+)
+def test_measured_tables_are_those_of_the_committed_results(document: Path, name: str, tmp_path: Path) -> None:
+    """What the command writes between the markers is what stands there."""
+    results = DOCS / "results" / f"{name}.json"
+    copy = tmp_path / document.name
+    copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
+    assert cli.main(["bench", name, "--read", str(results), "--into", str(copy)]) == 0
+    place, source = document.relative_to(ROOT), results.relative_to(ROOT)
+    assert copy.read_text(encoding="utf-8") == document.read_text(encoding="utf-8"), (
+        f"run: cosformer bench {name} --read {source} --into {place}"
+    )
+
+
+def test_the_operator_is_measured() -> None:
+    assert "attention" in {name for _, name in MEASURED}
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "images").glob("*.svg")))
 def test_pictures_are_current(name: str) -> None:
     draw = runpy.run_path(str(DOCS / "images" / "draw.py"))["PICTURES"]
@@ -73,6 +99,17 @@ def test_pictures_are_current(name: str) -> None:
 def test_every_picture_is_written() -> None:
     pictures = runpy.run_path(str(DOCS / "images" / "draw.py"))["PICTURES"]
     assert set(pictures) == {path.name for path in (DOCS / "images").glob("*.svg")}
+
+
+def test_the_map_has_every_layer() -> None:
+    layers = {
+        path.relative_to(ROOT / "src" / "cosformer").parts[0] for path in (ROOT / "src" / "cosformer").rglob("*.py")
+    }
+    small = {"__init__.py", "__main__.py", "_version.py", "extras.py", "terminal.py", "machine.py"}
+    for name in layers - small:
+        folder = name.removesuffix(".py") == name
+        shown = f"`{name}/`" if folder else "`hf_*.py`" if name.startswith("hf_") else f"`{name}`"
+        assert shown in PAGES["architecture.md"], f"docs/architecture.md does not say what {name} is"
 
 
 @pytest.fixture(scope="module")
