@@ -1,11 +1,13 @@
 """What a run does: the options change what they say and nothing else; bad numbers stop it; diagnostics tell the truth."""
 
 import json
+import sys
 
 import pytest
 import torch
 
 from cosformer.attention import build_attention
+from cosformer.extras import MissingExtra
 from cosformer.tasks import build_task
 from cosformer.train import TrainingFailed, evaluate_run, load_model, start_model, train
 from cosformer.train.diagnostics import denominators
@@ -164,12 +166,15 @@ def test_diagnostics_are_logged_per_layer(small, tmp_path, metric_lines) -> None
     assert [m for m in watched if m["kind"] != "diagnostics"] == metric_lines(tmp_path / "plain")
 
 
-def test_impossible_options_are_refused(small, tmp_path) -> None:
+def test_impossible_options_are_refused(small, tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"strategy='fsdp'.*torchrun"):
         train(small(strategy="fsdp"), tmp_path / "a", quiet=True)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="precision='fp16' needs a GPU"):
             train(small(precision="fp16"), tmp_path / "b", quiet=True)
+    with pytest.raises(MissingExtra, match=r"(?s)trackio.*cosformer\[trackers\]"):
+        monkeypatch.setitem(sys.modules, "trackio", None)
+        train(small(tracker="trackio"), tmp_path / "t", quiet=True)
     with pytest.raises(ValueError, match="max_len=32"):
         train(small(model={"max_len": 32}), tmp_path / "c", quiet=True)
     with pytest.raises(FileNotFoundError, match="no best weights"):

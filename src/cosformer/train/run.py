@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.extras import require
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
@@ -95,6 +96,8 @@ def _go(
     experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
 ) -> dict[str, Any]:
     disable_progress_bar()  # transformers would draw one over ours for every file it writes
+    if experiment.train.tracker in ("wandb", "trackio"):
+        require("trackers", experiment.train.tracker)
     title = f"{experiment.recipe} {experiment.model.attention}"
     bar = None if quiet else Progress(title, task.score)
     stop = StopOnSignal()
@@ -207,8 +210,6 @@ class _Record:
 def _tensorboard(run: Path, step: int) -> TrainerCallback:
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
-
-    from cosformer.extras import require
 
     require("train", "tensorboard")
     return TensorBoardCallback(SummaryWriter(str(run / "tensorboard"), purge_step=step or None))
