@@ -39,13 +39,13 @@ for step in range(done + 1, steps + 1):
         file.write(json.dumps({"kind": "train", "step": step, "loss": 1 / step}) + "\\n")
     if attention == "identity" and step == 2:
         reason = "the loss is not a number at update 2"
-        (run / "run.json").write_text(json.dumps({"status": "failed", "reason": reason, "seconds": 1.5}))
+        (run / "run.json").write_text(json.dumps({"status": "failed", "reason": reason, "cpu_seconds": 1.5, "machine": {"cpu": "made up"}}))
         sys.exit(1)
     if stopped:
         (run / "run.json").write_text(json.dumps({"status": "stopped"}))
         sys.exit(0)
 result = {"score": "loss", "scores": {"test": {"loss": 0.5}}, "baseline": {"test": {"name": "unigram", "score": 1.0, "error": 0.1}},
-          "learned": {"test": True}, "seconds": 2.0, "machine": {"cpu": "made up"}, "command": "cosformer " + " ".join(words)}
+          "learned": {"test": True}, "seconds": 2.5, "cpu_seconds": 2.0, "machine": {"cpu": "made up"}, "command": "cosformer " + " ".join(words)}
 (run / "result.json").write_text(json.dumps(result))
 (run / "run.json").write_text(json.dumps({"status": "done"}))
 """

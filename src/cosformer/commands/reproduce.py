@@ -4,79 +4,106 @@ import argparse
 import re
 import shlex
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# target -> (module with `show(options) -> exit code`, one line for --help)
+if TYPE_CHECKING:
+    from cosformer.reproduce.cells import Cell
+
+# target -> (module with `show(request, lines)`, one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
-    "ledger": ("cosformer.reproduce.ledger", "every claim: all runs behind docs/results.md"),
+    "table1": ("cosformer.reproduce.tables", "what matters in softmax"),
+    "table2": ("cosformer.reproduce.tables", "language modelling"),
+    "table3": ("cosformer.reproduce.tables", "fine-tuning"),
+    "table4": ("cosformer.reproduce.tables", "Long-Range Arena"),
+    "table6": ("cosformer.reproduce.tables", "with and without re-weighting"),
+    "ledger": ("cosformer.reproduce.page", "every claim: all runs behind docs/results.md"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs what is missing, uses what is there, goes on where it stopped. Ours is printed beside the paper's."
+        "Runs what is missing, uses what is there, goes on where it stopped; prints ours beside the paper's."
     )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
     add = parser.add_argument
-    add(
-        "target",
-        metavar="TARGET",
-        choices=TARGETS,
-        help="; ".join(f"{name}: {line}" for name, (_, line) in TARGETS.items()),
-    )
-    add("--scale", choices=("small", "paper"), default="small", help="minutes a cell on two cores, or the full recipes")
-    add("--attentions", type=lambda text: tuple(text.split(",")), metavar="NAME,...", help="default: the paper's rows")
+    add("target", metavar="TARGET", choices=TARGETS, help="one of those below")
+    add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
+    add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
+    add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
     add("--seeds", type=_positive, default=3, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
-    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
+    add("--show", action="store_true", help="train nothing: show what there is")
+    add("--from", dest="source", type=Path, metavar="FILE", help="with --show: the runs' lines in FILE, not DIR's runs")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
+    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
-    add("--json", type=Path, metavar="FILE", help="write the runs as JSON lines (default: DIR/runs.jsonl)")
+    add("--json", type=Path, metavar="FILE", help="the runs, one line each (default: DIR/TARGET.jsonl)")
+    add("--docs", type=Path, default=Path("docs"), metavar="DIR", help="where results/*.json of the benchmarks are")
+    add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
+    add("--into", type=Path, metavar="README", help="ledger: put the verdicts between that file's 'results' markers")
 
 
 def run(args: argparse.Namespace) -> int:
     from cosformer.reproduce.cells import cells_of
-    from cosformer.reproduce.queue import Queue
-    from cosformer.reproduce.summary import summaries, write_lines
+    from cosformer.reproduce.request import Request
 
     _check(args)
-    cells = cells_of(args.target, args.scale, args.attentions, args.seeds)
+    cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
     if args.dry_run:
-        print_commands(cells, args)
+        _print_commands(cells, args)
         return 0
-    threads = args.threads or (1 if args.scale == "small" else None)
-    queue = Queue(args.runs, cells, args.jobs, args.budget, args.pause_while, threads, _processes(args.scale), say=_say)
-    left = queue.go() if cells else []
-    lines, problems = summaries(args.runs)
-    if cells:
-        write_lines(lines, args.json or args.runs / "runs.jsonl")
+    lines, problems = _lines(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
-    if left:
-        print(f"{len(left)} of {len(cells)} runs are not done.")
+    request = Request(args.target, args.scale, args.attentions, args.seeds, args.runs, args.docs, args.write, args.into)
+    import_module(TARGETS[args.target][0]).show(request, lines)
     return 0
 
 
-def print_commands(cells: list, args: argparse.Namespace) -> None:
+def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
+    from cosformer.reproduce.queue import Queue
+    from cosformer.reproduce.summary import collect, read_lines, write_lines
+
+    if args.source is not None:
+        return read_lines(args.source)
+    left: Sequence[Cell] = ()
+    if cells and not args.show:
+        options = (args.jobs, args.budget, args.pause_while, _threads(args), _processes(args.scale))
+        left = Queue(args.runs, cells, *options, say=_say).go()
+    lines, problems = collect(cells, args.runs)
+    if cells and args.runs.is_dir():
+        write_lines(lines, args.json or args.runs / f"{args.target}.jsonl")
+    return lines, [*problems, *(f"{cell.name} is not done" for cell in left)]
+
+
+def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     """One shell line for each cell that is not done."""
     from cosformer.reproduce.queue import launcher
     from cosformer.reproduce.state import DONE, HALF, state
 
-    threads = args.threads or (1 if args.scale == "small" else None)
     done = 0
     for cell in cells:
         kind, why = state(cell, args.runs)
         if kind == DONE:
             done += 1
             continue
-        words = ["resume", str(args.runs / cell.name)] if kind == HALF else cell.words(args.runs, threads)
+        words = ["resume", str(args.runs / cell.name)] if kind == HALF else cell.words(args.runs, _threads(args))
         count = _processes(args.scale)(cell)
         start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
         print(shlex.join([*start, *words]) + (f"  # {why}" if why else ""))
-    if done:
-        print(f"# {done} of {len(cells)} runs are there already", file=sys.stderr)
+    print(f"# {done} of {len(cells)} runs are there already", file=sys.stderr)
+
+
+def _threads(args: argparse.Namespace) -> int | None:
+    return args.threads or (1 if args.scale == "small" else None)
 
 
 def _processes(scale: str):
@@ -90,7 +117,11 @@ def _check(args: argparse.Namespace) -> None:
 
     for name in args.attentions or ():
         attention_class(name)
-    if args.scale == "paper" and not args.dry_run:
+    if args.source is not None and not args.show:
+        raise ValueError("--from FILE shows runs that are over; give --show with it")
+    if (args.write or args.into) and args.target != "ledger":
+        raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
+    if args.scale == "paper" and not (args.dry_run or args.show):
         import torch
 
         if not torch.cuda.is_available():
@@ -101,6 +132,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _seconds(text: str) -> float:

@@ -99,18 +99,26 @@ ATTENTIONS: dict[str, tuple[str, ...]] = {
 """The attentions a target trains unless told otherwise: the paper's rows."""
 
 
-def cells_of(target: str, scale: str, attentions: Sequence[str] | None, seeds: int) -> list[Cell]:
-    """The cells of a target: all of the first seed, then all of the next. A fine-tuning run follows the run it starts from."""
+def cells_of(
+    target: str, scale: str, attentions: Sequence[str] | None, seeds: int, recipes: Sequence[str] | None = None
+) -> list[Cell]:
+    """The cells of a target: all of the first seed, then all of the next. ``recipes``: only these, and what they start from."""
     if target == "ledger":
-        chosen = ledger_cells(seeds)
-        return [cell for cell in chosen if attentions is None or cell.attention in attentions]
-    names = attentions or ATTENTIONS.get(target, ())
-    return [
-        Cell(name, attention, seed, _MLM[scale] if name.startswith("finetune-") else None)
-        for seed in range(seeds)
-        for name in recipes_of(target, scale)
-        for attention in names
-    ]
+        cells = [cell for cell in ledger_cells(seeds) if attentions is None or cell.attention in attentions]
+    else:
+        cells = [
+            Cell(name, attention, seed, _MLM[scale] if name.startswith("finetune-") else None)
+            for seed in range(seeds)
+            for name in recipes_of(target, scale)
+            for attention in attentions or ATTENTIONS.get(target, ())
+        ]
+    known = dict.fromkeys(cell.recipe for cell in cells)
+    for name in recipes or ():
+        if name not in known:
+            raise ValueError(f"{target} at scale {scale} has no recipe {name!r}; it has: {', '.join(known) or 'none'}")
+    chosen = [cell for cell in cells if recipes is None or cell.recipe in recipes]
+    firsts = {cell.before for cell in chosen}
+    return [cell for cell in cells if cell in chosen or cell in firsts]
 
 
 # recipe, attentions, seeds at most; in the order of the queue

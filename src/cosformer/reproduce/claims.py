@@ -15,7 +15,7 @@ class Measure:
 
     recipes: whose scores are averaged. metric: of the test split where its labels are public, otherwise of the validation
     split. early: the mean of the validation ``metric`` over the evaluations of the first half of the updates instead.
-    resolution: a difference that would matter; see ``verdict.on_par``.
+    resolution: a difference that would matter; see ``verdict.on_par``. split: another split than the one that counts.
     """
 
     recipes: tuple[str, ...]
@@ -24,6 +24,7 @@ class Measure:
     unit: str
     resolution: float
     early: bool = False
+    split: str | None = None
 
 
 @dataclass(frozen=True)

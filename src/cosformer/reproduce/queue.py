@@ -14,13 +14,12 @@ from typing import IO
 from cosformer import terminal
 from cosformer.reproduce.cells import Cell
 from cosformer.reproduce.state import DONE, HALF, MISSING, state
-from cosformer.reproduce.summary import one_line
+from cosformer.reproduce.summary import collect, one_line
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = (
     300.0  # to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
 )
-PAUSED_FILE = "paused.json"  # seconds each run stood still while somebody measured
 
 
 @dataclass
@@ -121,28 +120,20 @@ class Queue:
             self._over.add(job.cell)
             terminal.status("")
             if kind == DONE:
-                self.say(one_line(self.runs / job.cell.name))
+                self.say(one_line(collect([job.cell], self.runs)[0][0]))
             else:
                 self.say(f"{job.cell.name}: {why or 'ended early'}; {_last_words(Path(job.log.name))}")
 
     def _pause(self) -> None:
-        """Stand still while somebody measures; the time counts for the budget but not for the runs."""
+        """Stand still while somebody measures; a run's processor time does not count it."""
         if self.pause_while is None or not _is_held(self.pause_while):
             return
         for job in self.running:
             _signal(job, signal.SIGSTOP)
-        start = time.monotonic()
         while _is_held(self.pause_while) and not self._stopping:
             time.sleep(POLL_SECONDS)
         for job in self.running:
             _signal(job, signal.SIGCONT)
-            self._note_pause(job.cell, time.monotonic() - start)
-
-    def _note_pause(self, cell: Cell, seconds: float) -> None:
-        path = self.runs / PAUSED_FILE
-        paused = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        paused[cell.name] = round(paused.get(cell.name, 0) + seconds, 1)
-        path.write_text(json.dumps(paused, indent=1) + "\n", encoding="utf-8")
 
     def _show(self) -> None:
         if self.running and sys.stderr.isatty():

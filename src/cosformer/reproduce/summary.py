@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cosformer.reproduce.state import diverged
-from cosformer.runs import Curve, Run, find_runs, read_runs
+from cosformer.reproduce.cells import Cell
+from cosformer.reproduce.state import DONE, diverged, state
+from cosformer.runs import Curve, Run, read_run
 
 CURVE_POINTS = 40
 _RESULT = (
@@ -18,42 +19,61 @@ _RESULT = (
     "tokens",
     "parameters",
     "seconds",
+    "cpu_seconds",
     "machine",
-    "command",
     "date",
     "commit",
 )
-_NEEDED = ("recipe", "attention", "seed", "status", "scores", "baseline", "learned", "seconds", "machine", "command")
+_NEEDED = (
+    "recipe",
+    "attention",
+    "seed",
+    "status",
+    "scores",
+    "baseline",
+    "learned",
+    "cpu_seconds",
+    "machine",
+    "command",
+)
 
 
-def summary(run: Run, paused: float = 0.0) -> dict[str, Any] | None:
-    """What is kept of ``run``; None while it is not finished. ``paused``: seconds it stood still."""
+def summary(run: Run, cell: Cell) -> dict[str, Any] | None:
+    """What is kept of the ``run`` of ``cell``; None while it is not finished."""
     source = run.result or (run.info if diverged(run) else None)
     if source is None:
         return None
     line: dict[str, Any] = {
-        "recipe": run.recipe,
+        "recipe": cell.recipe,
         "task": run.task,
-        "attention": run.attention,
-        "seed": run.seed,
+        "attention": cell.attention,
+        "seed": cell.seed,
         "status": "done" if run.result else "diverged",
         "reason": None if run.result else run.info.get("reason"),
     }
     line |= {"scores": {}, "baseline": {}, "learned": {}} | {key: source[key] for key in _RESULT if key in source}
-    if isinstance(line.get("seconds"), int | float):
-        line["seconds"] = round(max(0.0, line["seconds"] - paused), 1)
+    # as anyone would type it: the run may have been resumed, and lies somewhere on one machine
+    line["command"] = " ".join(["cosformer", *cell.words(Path("runs"), run.experiment.train.threads)])
     line["train_loss"] = thinned(run.train_curve("loss"))
     line["valid_loss"] = thinned(run.eval_curve(_selection(run), "loss"))
     line["note"] = run.experiment.note
     return _rounded(line)
 
 
-def summaries(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of all finished runs below ``folder``, sorted, and what could not be read."""
-    runs, problems = read_runs(find_runs(folder))
-    paused_file = folder / "paused.json"
-    paused = json.loads(paused_file.read_text(encoding="utf-8")) if paused_file.exists() else {}
-    lines = [line for run in runs if (line := summary(run, paused.get(run.name, 0.0))) is not None]
+def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The lines of the cells that are done, sorted, and what could not be read or is another experiment."""
+    lines, problems = [], []
+    for cell in dict.fromkeys(cells):
+        kind, why = state(cell, runs)
+        problems += [why] if why else []
+        run, found = read_run(runs / cell.name) if kind == DONE else (None, [])
+        problems += found
+        line = summary(run, cell) if run is not None else None
+        missing = [key for key in _NEEDED if line is not None and key not in line]
+        if missing:
+            problems.append(f"the result of {runs / cell.name} lacks {', '.join(missing)}")
+        elif line is not None:
+            lines.append(line)
     return sorted(lines, key=_key), problems
 
 
@@ -81,18 +101,15 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return sorted(lines, key=_key), problems
 
 
-def one_line(folder: Path) -> str:
+def one_line(line: dict[str, Any]) -> str:
     """A finished run for people: score, baseline, time."""
-    runs, problems = read_runs([folder])
-    line = summary(runs[0]) if runs else None
-    if line is None:
-        return f"{folder.name}: {'; '.join(problems) or 'not finished'}"
+    name = f"{line['recipe']} {line['attention']} seed {line['seed']}"
     if line["status"] == "diverged":
-        return f"{folder.name}: {line['reason']}"
-    name = evaluation(line)
-    score, base = line["scores"][name][line["score"]], line["baseline"][name]
-    verdict = "learned" if line["learned"][name] else "at the baseline"
-    return f"{folder.name}: {line['score']} {score:.4g} ({base['name']} {base['score']:.4g}, {verdict}), {line['seconds']:.0f} s"
+        return f"{name}: {line['reason']}"
+    which = evaluation(line)
+    score, base = line["scores"][which][line["score"]], line["baseline"][which]
+    verdict = "learned" if line["learned"][which] else "at the baseline"
+    return f"{name}: {line['score']} {score:.4g} ({base['name']} {base['score']:.4g}, {verdict}), {line['cpu_seconds']:.0f} s"
 
 
 def evaluation(line: dict[str, Any]) -> str:

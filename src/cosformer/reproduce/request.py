@@ -1,0 +1,35 @@
+"""What was asked of ``cosformer reproduce``."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it. ``docs``: where the benchmarks'
+    committed results are. ``write`` and ``into``: documents to bring up to date, for the ledger."""
+
+    target: str
+    scale: str
+    attentions: tuple[str, ...] | None
+    seeds: int
+    runs: Path
+    docs: Path
+    write: Path | None = None
+    into: Path | None = None
+
+    @property
+    def out(self) -> Path:
+        """The folder for what this target writes."""
+        folder = self.runs / "reproduce"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def write_lines(self, values: Iterable[dict[str, Any]]) -> Path:
+        """One line of JSON each, into the target's file."""
+        path = self.out / f"{self.target}.jsonl"
+        path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
+        return path
