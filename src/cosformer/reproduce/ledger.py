@@ -96,10 +96,14 @@ def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
 def _baseline(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The baseline's score on the same evaluation; a run that diverged has none, but another of its recipe will do."""
     for other in [line, *(x for x in lines if x["recipe"] == line["recipe"])]:
-        found = other["baseline"].get(measure.split or evaluation(other))
+        which = measure.split or evaluation(other)
+        found = other["baseline"].get(which)
+        if found and measure.metric == "word_perplexity":
+            # baselines come in nats a token; how many tokens a word has follows from the run's own scores
+            scores = other["scores"][which]
+            return math.exp(found["score"] * math.log(scores["word_perplexity"]) / scores["loss"])
         if found:
-            # baselines are scored as models are chosen: perplexity is the one metric of ours that is made from that score
-            return math.exp(found["score"]) if measure.metric == "perplexity" else found["score"]
+            return found["score"]
     return None
 
 

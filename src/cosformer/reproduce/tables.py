@@ -55,7 +55,7 @@ def columns(target: str, scale: str, lines: Sequence[Line]) -> list[Column]:
         return [Column("loss", _score(mlm, metric="loss", split="valid")), *_tasks(finetune)]
     if target == "table2":
         (lm,) = recipes_of(target, scale)
-        return [Column(split, _score(lm, metric="perplexity", split=split)) for split in ("valid", "test")]
+        return [Column(split, _score(lm, metric="word_perplexity", split=split)) for split in ("valid", "test")]
     if target == "table6":
         return [
             Column("fine-tuning", _average(finetune_recipes(scale), lines)),
