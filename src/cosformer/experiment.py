@@ -21,7 +21,7 @@ class DataConfig:
     """Which data: a name of ``cosformer data list`` and that set's own options.
 
     length: tokens of one training row (blocks of a stream, or the longest document); None: the set's own.
-    eval_rows: rows of a split that are scored at most, the first ones; None: all.
+    eval_rows: rows of a split that are scored at most (of a stream the first, of documents spread evenly); None: all.
     """
 
     name: str

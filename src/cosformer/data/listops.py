@@ -10,7 +10,16 @@ from cosformer.data.archive import members, text_lines
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT, MAX_ARGUMENTS, MAX_DEPTH, OPERATORS, generate
+from cosformer.data.listops_trees import (
+    CLOSE,
+    FIRST_DIGIT,
+    LONGER_THAN,
+    MAX_ARGUMENTS,
+    MAX_DEPTH,
+    OPERATORS,
+    SHORTER_THAN,
+    generate,
+)
 from cosformer.data.progress import Progress
 from cosformer.data.vocabulary import Words
 
@@ -29,13 +38,16 @@ def listops(
     max_depth: int = MAX_DEPTH,
     max_arguments: int = MAX_ARGUMENTS,
     max_length: int = MAX_LENGTH,
+    longer_than: int = LONGER_THAN,
+    shorter_than: int = SHORTER_THAN,
     seed: int = 0,
     workers: int | None = None,
 ) -> Dataset:
     """ListOps: rows of ids 1..15 (0 pads), labels 0..9.
 
     With ``path`` (a TSV, a folder or the archive of the release) the files ``basic_{train,val,test}.tsv`` are read and the
-    generator's options do not apply; without, ``train`` + ``valid`` + ``test`` rows are generated.
+    generator's options do not apply; without, ``train`` + ``valid`` + ``test`` trees of more than ``longer_than`` and fewer
+    than ``shorter_than`` tokens are generated (as many as the benchmark has, unless told otherwise).
     """
     vocabulary = Words(TOKENS)
     if path is not None:
@@ -49,10 +61,17 @@ def listops(
 
     sizes = {"train": train, "valid": valid, "test": test}
     options = {"sizes": sizes, "depth": max_depth, "arguments": max_arguments, "length": max_length, "seed": seed}
+    options |= {"longer_than": longer_than, "shorter_than": shorter_than}
 
     def build(writer: Writer) -> Description:
         rows = generate(
-            sum(sizes.values()), seed=seed, max_depth=max_depth, max_arguments=max_arguments, workers=workers
+            sum(sizes.values()),
+            seed=seed,
+            max_depth=max_depth,
+            max_arguments=max_arguments,
+            longer_than=longer_than,
+            shorter_than=shorter_than,
+            workers=workers,
         )
         with Progress("listops", sum(sizes.values())) as bar:
             for name, size in sizes.items():

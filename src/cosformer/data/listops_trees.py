@@ -1,7 +1,7 @@
 """The ListOps generator: many trees at once, level by level, by the benchmark's rules.
 
 A node at depth t (the root is at 1) is an operator with chance 1/4 while t < ``max_depth``, else a digit; an operator has 2 to
-``max_arguments`` arguments. Trees with 500 < length < 2000 tokens are kept, duplicates are not.
+``max_arguments`` arguments. Trees with ``longer_than`` < length < ``shorter_than`` tokens are kept, duplicates are not.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from cosformer.data.parallel import in_order
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE, FIRST_DIGIT = 5, 6  # ids: 0 pads, 1..4 are operators
 MAX_DEPTH, MAX_ARGUMENTS = 10, 10
-SHORTEST, LONGEST = 500, 2000  # both excluded
+LONGER_THAN, SHORTER_THAN = 500, 2000
 _OPERATOR_CHANCE = 0.25
 _PATIENCE = 1000  # chunks without one kept tree before giving up
 _ROOTS = 8192  # trees of one chunk, of which about one in twelve is kept
@@ -27,6 +27,8 @@ def generate(
     seed: int,
     max_depth: int = MAX_DEPTH,
     max_arguments: int = MAX_ARGUMENTS,
+    longer_than: int = LONGER_THAN,
+    shorter_than: int = SHORTER_THAN,
     workers: int | None = None,
 ) -> Iterator[tuple[np.ndarray, int]]:
     """``rows`` different trees as (ids uint8, value). The result depends on ``seed`` and not on ``workers``."""
@@ -34,12 +36,18 @@ def generate(
         raise ValueError(
             f"rows={rows} must be >= 0, max_depth={max_depth} and max_arguments={max_arguments} at least 2"
         )
-    make = partial(make_chunk, seed=seed, max_depth=max_depth, max_arguments=max_arguments)
+    lengths = {"longer_than": longer_than, "shorter_than": shorter_than}
+    make = partial(make_chunk, seed=seed, max_depth=max_depth, max_arguments=max_arguments, **lengths)
     # one chunk brings some 680 rows: for fewer than that no second process is worth its start
-    yield from _unique(in_order(make, 1 if rows < 600 else workers), rows)
+    yield from _unique(in_order(make, 1 if rows < 600 else workers), rows, longer_than, shorter_than)
 
 
-def _unique(chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: int) -> Iterator[tuple[np.ndarray, int]]:
+def _unique(
+    chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    rows: int,
+    longer_than: int = LONGER_THAN,
+    shorter_than: int = SHORTER_THAN,
+) -> Iterator[tuple[np.ndarray, int]]:
     seen: set[bytes] = set()
     if rows == 0:
         return
@@ -48,7 +56,7 @@ def _unique(chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: i
         barren = 0 if len(values) else barren + 1
         if barren == _PATIENCE:
             raise ValueError(
-                f"no tree of {SHORTEST} to {LONGEST} tokens among {_PATIENCE * _ROOTS:,}; such depths and numbers of "
+                f"no tree of {longer_than} to {shorter_than} tokens among {_PATIENCE * _ROOTS:,}; such depths and numbers of "
                 f"arguments do not reach that length: take the defaults ({MAX_DEPTH} and {MAX_ARGUMENTS}) or larger ones"
             )
         for i, value in enumerate(values.tolist()):
@@ -62,13 +70,19 @@ def _unique(chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: i
 
 
 def make_chunk(
-    chunk: int, *, seed: int, max_depth: int, max_arguments: int
+    chunk: int,
+    *,
+    seed: int,
+    max_depth: int,
+    max_arguments: int,
+    longer_than: int = LONGER_THAN,
+    shorter_than: int = SHORTER_THAN,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All kept trees of chunk number ``chunk``: (flat ids, offsets, values)."""
     rng = np.random.default_rng([seed, chunk])
-    levels = _grow(rng, max_depth, max_arguments)
+    levels = _grow(rng, max_depth, max_arguments, shorter_than)
     sizes = _sizes(levels)
-    kept = np.flatnonzero((sizes[0] > SHORTEST) & (sizes[0] < LONGEST))
+    kept = np.flatnonzero((sizes[0] > longer_than) & (sizes[0] < shorter_than))
     levels, sizes = _keep_roots(levels, sizes, kept)
     offsets = np.zeros(len(kept) + 1, np.int64)
     np.cumsum(sizes[0], out=offsets[1:])
@@ -83,7 +97,7 @@ class _Level:
         self.is_operator = arguments > 0
 
 
-def _grow(rng: np.random.Generator, max_depth: int, max_arguments: int) -> list[_Level]:
+def _grow(rng: np.random.Generator, max_depth: int, max_arguments: int, shorter_than: int) -> list[_Level]:
     parent = np.arange(_ROOTS)
     root = parent
     length = np.zeros(_ROOTS, np.int64)
@@ -95,7 +109,7 @@ def _grow(rng: np.random.Generator, max_depth: int, max_arguments: int) -> list[
         arguments = np.where(operator, rng.integers(2, max_arguments + 1, n), 0)
         length += np.bincount(root, 1.0 + operator, minlength=_ROOTS).astype(np.int64)
         # a tree that is too long already will be refused: it need not grow on
-        arguments[length[root] >= LONGEST] = 0
+        arguments[length[root] >= shorter_than] = 0
         levels.append(_Level(parent, token.astype(np.uint8), arguments))
         parent = np.repeat(np.arange(n), arguments)
         root = root[parent]

@@ -31,4 +31,6 @@ def task_class(name: str) -> "type[Task]":
 
 def build_task(experiment: Experiment) -> "Task":
     """The task of ``experiment``, its data loaded (and prepared, the first time)."""
-    return task_class(experiment.task)(experiment.data, experiment.train.seed)
+    from cosformer.tasks.tokenizer import with_tokenizer
+
+    return task_class(experiment.task)(with_tokenizer(experiment), experiment.train.seed)

@@ -1,0 +1,49 @@
+"""Recipes: the paper's experiments, and small ones, as functions that return an :class:`Experiment`; one table."""
+
+import difflib
+from collections.abc import Callable
+
+from cosformer.experiment import Experiment
+from cosformer.recipes import finetune, lm, lra, mlm
+
+RECIPES: dict[str, Callable[[], Experiment]] = {
+    "lm-wikitext103": lm.lm_wikitext103,
+    "lm-wikitext103-adam": lm.lm_wikitext103_adam,
+    "lm-wikitext103-small": lm.lm_wikitext103_small,
+    "lm-wikitext2": lm.lm_wikitext2,
+    "lm-wikitext2-small": lm.lm_wikitext2_small,
+    "lm-stdlib-small": lm.lm_stdlib_small,
+    "mlm-wikitext103": mlm.mlm_wikitext103,
+    "mlm-wikitext103-small": mlm.mlm_wikitext103_small,
+    "mlm-wikitext2": mlm.mlm_wikitext2,
+    "mlm-wikitext2-small": mlm.mlm_wikitext2_small,
+    "finetune-qqp": finetune.finetune_qqp,
+    "finetune-qqp-small": finetune.finetune_qqp_small,
+    "finetune-sst2": finetune.finetune_sst2,
+    "finetune-sst2-small": finetune.finetune_sst2_small,
+    "finetune-mnli": finetune.finetune_mnli,
+    "finetune-mnli-small": finetune.finetune_mnli_small,
+    "finetune-imdb": finetune.finetune_imdb,
+    "finetune-imdb-small": finetune.finetune_imdb_small,
+    "finetune-amazon": finetune.finetune_amazon,
+    "finetune-amazon-small": finetune.finetune_amazon_small,
+    "lra-listops": lra.lra_listops,
+    "lra-listops-small": lra.lra_listops_small,
+    "lra-text": lra.lra_text,
+    "lra-text-small": lra.lra_text_small,
+    "lra-retrieval": lra.lra_retrieval,
+    "lra-retrieval-small": lra.lra_retrieval_small,
+    "lra-image": lra.lra_image,
+    "lra-image-small": lra.lra_image_small,
+    "lra-pathfinder": lra.lra_pathfinder,
+    "lra-pathfinder-small": lra.lra_pathfinder_small,
+}
+
+
+def recipe(name: str) -> Experiment:
+    """The experiment of recipe ``name``; an unknown name raises and suggests the nearest."""
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RECIPES)}"
+        raise ValueError(f"unknown recipe {name!r}; {hint}")
+    return RECIPES[name]()
