@@ -40,7 +40,7 @@ sanitize: install
 
 # the documentation, into site/index.html; fails on any warning
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # docs/images, from the committed results and the formulas
 pictures: install

@@ -114,16 +114,16 @@ def test_the_map_has_every_layer() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; any warning fails."""
+    """The built site; any warning fails. (Not with --quiet: mkdocs does not count the warnings that it does not print.)"""
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
         pytest.skip("mkdocs is not installed: pip install 'cosformer[docs]'")
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
     assert done.returncode == 0, done.stderr
-    assert not done.stderr.strip(), done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
     return out
 
 
