@@ -94,7 +94,12 @@ def test_the_baseline_is_the_class_most_frequent_in_training(make: Callable, sst
     assert baseline.error == pytest.approx(math.sqrt(3 / 7 * 4 / 7 / 7)) and baseline.name == "majority class"
     few = make("classify", "sst2", eval_rows=2, path=sst2)
     assert few.eval_size("valid") == 2 and few.baseline("valid").score == 1 / 2
-    assert few.eval_batch("valid", 0, 99)["labels"].tolist() == [0, 1]
+    spread = few.eval_batch("valid", 0, 99)  # the first and the fourth of seven
+    assert spread["labels"].tolist() == [0, 1] and spread["input_ids"][1].tolist() == [
+        257,
+        *(b + 1 for b in b"fine"),
+        258,
+    ]
 
 
 def test_splits_without_labels_are_left_out(make: Callable, sst2: str) -> None:
