@@ -16,6 +16,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
     "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
     "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
+    "train": ("cosformer.commands.train", "train a recipe, any field of it changed by name"),
+    "resume": ("cosformer.commands.resume", "go on with a run that was stopped or killed"),
+    "eval": ("cosformer.commands.eval", "score a run's model"),
+    "runs": ("cosformer.commands.runs", "the runs of a folder, where they stand and what they reached"),
+    "report": ("cosformer.commands.report", "one page with everything that was run, to look at in a browser"),
     "reproduce": ("cosformer.commands.reproduce", "a table, figure or all claims of the paper, ours beside it"),
 }
 

@@ -44,12 +44,18 @@ def zoo(results: dict[str, Any], mode: str, kind: str, names: Sequence[str] = ZO
     unit = {"time": "milliseconds", "memory": "MB above the inputs"}[kind]
     title = f"{kind.capitalize()} of each attention, {mode.replace('plain', 'bidirectional')}"
     return _figure(
-        f"zoo-{mode}-{kind}", title, unit, points, "One forward pass. Lower is better on both axes' logarithmic scale."
+        f"zoo-{mode}-{kind}",
+        title,
+        unit,
+        points,
+        "One forward pass. Both axes are logarithmic: lower is better.",
+        names,
     )
 
 
-def _figure(name: str, title: str, unit: str, points: Points, caption: str) -> Figure:
-    looks = styles(list(points))
+def _figure(name: str, title: str, unit: str, points: Points, caption: str, names: Sequence[str] = ()) -> Figure:
+    """``names``: of all that may be seen together, so that each looks the same in every picture; () for those of this one."""
+    looks = styles(list(names or points))
     # nothing measurable (0 MB above the inputs) has no place on a logarithmic axis
     curves = {label: sorted((n, x) for n, x in values.items() if x > 0) for label, values in points.items()}
     curves = {label: values for label, values in curves.items() if values}

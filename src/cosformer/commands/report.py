@@ -1,0 +1,36 @@
+"""``cosformer report``: one page with the tables, plots, curves and maps of everything that was run."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "One self-contained HTML page, made from files alone: runs, and the JSON files that the benchmarks wrote. What is"
+        " missing or broken is named in the page, and the rest of it stands."
+    )
+    add = parser.add_argument
+    add(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="run folders, or folders of runs (default: runs, where it exists)",
+    )
+    add("--results", type=Path, metavar="DIR", help="a folder of JSON files that `cosformer bench --json` wrote")
+    add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> int:
+    runs = args.runs or [path for path in [Path("runs")] if path.is_dir()]
+    if not runs and args.results is None:
+        raise ValueError("nothing to report on: there is no folder 'runs'; name run folders, or --results DIR")
+    if args.output.is_dir():
+        raise ValueError(f"{args.output} is a folder; give the page's file, as {args.output / 'report.html'}")
+    from cosformer.report import write_report
+
+    for problem in write_report(args.output, runs, args.results):
+        print(f"skipped: {problem}", file=sys.stderr)
+    print(args.output.resolve())
+    return 0

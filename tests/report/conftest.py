@@ -1,0 +1,122 @@
+"""A headless browser, driven over a pipe with nothing but the standard library; tests that need it say why they skip."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_SECONDS = 60.0
+
+
+class Browser:
+    """Speaks the DevTools protocol: JSON objects with a NUL after each, in through file 3 and out through file 4."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        to_child, self._write = os.pipe()
+        self._read, from_child = os.pipe()
+        flags = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --remote-debugging-pipe"
+        # sh gives the two pipes the numbers that the browser expects
+        command = f'exec "{program}" {flags} --user-data-dir="{profile}" about:blank 3<&{to_child} 4>&{from_child}'
+        self._process = subprocess.Popen(
+            ["sh", "-c", command],
+            pass_fds=(to_child, from_child),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_child)
+        os.close(from_child)
+        self._buffer, self._number = b"", 0
+        self.events: list[dict[str, Any]] = []
+        self._session = ""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+            self.events.append(answer)
+
+    def open(self, page: Path, width: int, scheme: str = "light") -> None:
+        """Show ``page`` in a window of ``width`` pixels and wait until it is loaded."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
+        )
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        end = time.monotonic() + _SECONDS
+        while not self.run("document.readyState === 'complete' && location.protocol === 'file:'"):
+            assert time.monotonic() < end, f"{page} does not finish loading"
+            time.sleep(0.05)
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def errors(self) -> list[dict[str, Any]]:
+        """What the console complained about, and uncaught exceptions, since the page was opened."""
+        found = []
+        for event in self.events:
+            kind, params = event.get("method"), event.get("params", {})
+            logged = kind == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning")
+            called = kind == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert")
+            if logged or called or kind == "Runtime.exceptionThrown":
+                found.append(params)
+        return found
+
+    def requests(self) -> list[str]:
+        """The addresses that were asked for, data: apart."""
+        sent = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [url for url in sent if not url.startswith("data:")]
+
+    def screenshot(self, path: Path) -> None:
+        """The whole page, as PNG."""
+        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(data))
+
+    def close(self) -> None:
+        os.close(self._write)  # the browser leaves when nobody speaks to it
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._read)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            piece = os.read(self._read, 1 << 16)
+            assert piece, "the browser has gone"
+            self._buffer += piece
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(f"no browser is installed: looked for {', '.join(NAMES)}")
+    found = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
