@@ -14,10 +14,10 @@ OUT_OF_MEMORY = "out of memory"
 
 def training_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
     """A whole update on the same batch: forward, loss, backward, Adam."""
-    model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
+        model.train()
         optimizer.zero_grad()
         model(**batch).loss.backward()
         optimizer.step()
@@ -27,9 +27,9 @@ def training_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
 
 def inference_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
     """A forward pass without gradients."""
-    model.eval()
 
     def step() -> None:
+        model.eval()
         with torch.no_grad():
             model(**batch)
 

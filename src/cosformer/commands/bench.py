@@ -10,6 +10,10 @@ BENCHES: dict[str, tuple[str, str]] = {
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
     "train": ("cosformer.bench.train", "tokens per second of each attention in a small language model; the engine"),
+    "text": (
+        "cosformer.bench.text",
+        "the paper's table 5: speed and memory on byte-level text, by attention and length",
+    ),
 }
 
 
