@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("cosformer.commands.eval", "score a run's model"),
     "runs": ("cosformer.commands.runs", "the runs of a folder, where they stand and what they reached"),
     "report": ("cosformer.commands.report", "one page with everything that was run, to look at in a browser"),
+    "visualize": ("cosformer.commands.visualize", "where each layer and head of a model looks, on your own text"),
     "reproduce": ("cosformer.commands.reproduce", "a table, figure or all claims of the paper, ours beside it"),
 }
 

@@ -1,0 +1,37 @@
+"""``cosformer eval``: score a run's model again, also by evaluations that it did not make itself."""
+
+import argparse
+import json
+from pathlib import Path
+
+from cosformer.experiment import load_experiment
+from cosformer.terminal import table
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--splits",
+        metavar="NAME,...",
+        help="what to score, as test or, for language models, test@400: each token with a context of at least 400 (default: all"
+        " that the run scores at its end)",
+    )
+    parser.add_argument(
+        "--weights", choices=("best", "last"), help="default: best; last where only a test split could choose"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    load_experiment(args.run)  # says at once if this is no run
+    from cosformer.train import evaluate_run
+
+    names = None if args.splits is None else [name.strip() for name in args.splits.split(",") if name.strip()]
+    scores = evaluate_run(args.run, names, args.weights)
+    if args.json:
+        print(json.dumps(scores, indent=1))
+        return 0
+    metrics = list(dict.fromkeys(metric for found in scores.values() for metric in found))
+    rows = [(name, *(f"{found[m]:.4f}" if m in found else "" for m in metrics)) for name, found in scores.items()]
+    print(table(("evaluation", *metrics), rows))
+    return 0

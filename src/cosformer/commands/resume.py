@@ -1,0 +1,19 @@
+"""``cosformer resume``: go on with a run that was stopped or killed; the result is that of one that never was."""
+
+import argparse
+from pathlib import Path
+
+from cosformer.commands.train import finish
+from cosformer.experiment import load_experiment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    load_experiment(args.run)  # says at once if this is no run
+    from cosformer.train import resume
+
+    return finish(lambda: resume(args.run, quiet=args.quiet), args.run)
