@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cosformer import cli
+from cosformer.commands.train import parse as parse_training
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,7 +43,12 @@ def commands(text: str) -> list[list[str]]:
 COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text)]
 
 
-@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
+TUTORIAL = "tutorial.md"
+# a training of the tutorial in seconds
+TINY = "--quiet --train.steps 4 --train.eval-every 4 --train.save-every 4 --data.options.max_bytes 500000 --data.eval-rows 8"
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python") and page != TUTORIAL])
 def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, one after the other, as a reader would paste them."""
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
@@ -52,9 +58,30 @@ def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         exec(compile(block, f"docs/{page}", "exec"), namespace)
 
 
+@pytest.mark.slow
+def test_the_tutorial_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands and its code in the order of the page, with shorter trainings."""
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    trained = 0
+    for language, block in re.findall(r"^```(python|console)\n(.*?)^```", PAGES[TUTORIAL], re.DOTALL | re.MULTILINE):
+        if language == "python":
+            exec(compile(block, f"docs/{TUTORIAL}", "exec"), namespace)
+            continue
+        for words in commands(f"```console\n{block}```"):
+            trained += words[0] == "train"
+            assert cli.main([*words, *(TINY.split() if words[0] == "train" else ())]) == 0, words
+    assert trained >= 3 and (tmp_path / "report.html").stat().st_size > 0
+
+
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{page}: {' '.join(words)}" for page, words in COMMANDS])
 def test_commands_parse(page: str, words: list[str]) -> None:
-    assert cli.build_parser(words[0]).parse_args(words).command == words[0]
+    args = cli.build_parser(words[0]).parse_args(words)
+    assert args.command == words[0]
+    # words in capitals stand for what the reader puts there
+    if words[0] == "train" and args.recipe == args.recipe.lower() and "--help" not in args.rest:
+        parse_training(args.recipe, args.rest)
 
 
 def test_every_command_is_spoken_of() -> None:
