@@ -1,15 +1,14 @@
 """The page: sections one after the other, self-contained, written in one piece."""
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cosformer._version import __version__
 from cosformer.report import measured, trained
-from cosformer.report.html import Html, join, paragraph, tag, text
+from cosformer.report.document import document, write_page
+from cosformer.report.html import Html, paragraph, tag, text
 from cosformer.report.material import Material, gather
-from cosformer.report.style import CSS
 
 # heading -> what makes its content; a result that turns out broken there is named and left out, the rest stands
 SECTIONS = {
@@ -32,14 +31,7 @@ def write_report(out: Path, runs: Sequence[Path], results: Path | None = None) -
     """Write the page about ``runs`` and the JSON files of the folder ``results`` to ``out``; returns what was skipped."""
     material = gather(runs, results)
     page = build_page(material)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # in one step: whoever has the page open never sees half of it
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_page(out, page)
     return material.problems
 
 
@@ -62,17 +54,7 @@ def build_page(material: Material) -> str:
             "footer", f"Made by cosformer {__version__} on {date} from files alone; nothing here was typed in by hand."
         ),
     ]
-    head = join(
-        [
-            Html('<meta charset="utf-8">'),
-            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Html('<meta name="color-scheme" content="light dark">'),
-            Html('<link rel="icon" href="data:,">'),  # or a browser asks the server for one
-            tag("title", "cosFormer, measured"),
-            tag("style", Html(CSS)),
-        ]
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n<main>\n{join(body)}\n</main>\n</body>\n</html>\n'
+    return document("cosFormer, measured", body)
 
 
 def _skipped(problems: Sequence[str]) -> Html:
