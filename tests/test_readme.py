@@ -8,6 +8,7 @@ import pytest
 
 from cosformer import cli
 from cosformer.bench import table
+from cosformer.commands.train import parse as parse_training
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,6 +34,8 @@ def test_commands_parse(command: str) -> None:
     words = shlex.split(command)[1:]
     args = cli.build_parser(words[0]).parse_args(words)
     assert args.command == words[0]
+    if words[0] == "train":
+        parse_training(args.recipe, args.rest)
 
 
 def test_there_is_code_and_there_are_commands() -> None:

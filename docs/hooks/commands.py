@@ -1,16 +1,28 @@
-"""The page of the command line is made from the parsers themselves when the site is built."""
+"""Pages that follow from the code are made when the site is built: the command line from its parsers, the recipes from their table."""
 
 import argparse
 from typing import Any
 
 from cosformer.cli import COMMANDS, build_parser
-
-MARKER = "<!-- commands -->"
+from cosformer.recipes import RECIPES, recipe
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs with the text of every page."""
-    return markdown.replace(MARKER, command_pages()) if MARKER in markdown else markdown
+    for marker, make in (("<!-- commands -->", command_pages), ("<!-- recipes -->", recipe_table)):
+        if marker in markdown:
+            markdown = markdown.replace(marker, make())
+    return markdown
+
+
+def recipe_table() -> str:
+    """Every recipe: what it trains, for how long, and what it leaves open."""
+    lines = ["| recipe | task | data | host | updates | rows an update | note |", "|---|---|---|---|---:|---:|---|"]
+    for name in RECIPES:
+        found = recipe(name)
+        what = f"| `{name}` | {found.task} | `{found.data.name}` | `{found.model.preset}` "
+        lines.append(f"{what}| {found.train.steps:,} | {found.train.batch} | {found.note} |")
+    return "\n".join(lines)
 
 
 def command_pages() -> str:
