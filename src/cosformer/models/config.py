@@ -24,7 +24,8 @@ _FRAMEWORK_KEYS |= {"torch_dtype", "model_type", "auto_map", "quantization_confi
 class CosformerConfig(PreTrainedConfig):
     """A transformer, encoder (``is_decoder=False``) or left to right, with its attention named by a word.
 
-    attention: a name of the zoo, or one per layer. attention_options: that mechanism's own options, or one dict per layer.
+    attention: a name of the zoo, or one per layer. attention_options: that mechanism's own options, or one dict per layer; a
+    ``seed`` that is not among them is the layer's number.
     max_position_embeddings (also ``max_len``): the longest sequence, and the paper's M. head_dim: hidden_size over heads
     unless given. norm: ``pre`` or ``post``; final_norm and embedding_norm: LayerNorm after the last block, on the embeddings.
     position_embedding_type: ``learned``, ``sinusoidal`` or ``none``; position_offset: rows of the learned table before the

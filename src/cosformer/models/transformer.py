@@ -1,5 +1,6 @@
 """The one transformer: encoder or left to right, with any attention of the zoo in each layer."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
-from cosformer.attention import build_attention
+from cosformer.attention import attention_class, build_attention
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import Embeddings, positions_from_mask
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
@@ -16,9 +17,13 @@ from cosformer.nn.feed_forward import FeedForward
 from cosformer.nn.multihead import MultiHead
 
 
-def build_layer(config: CosformerConfig, attention: str, options: dict[str, Any]) -> Layer:
-    """One block of the model with the mechanism named ``attention``."""
+def build_layer(config: CosformerConfig, index: int) -> Layer:
+    """Block ``index`` of the model, with the mechanism that the config names for it."""
     assert config.head_dim is not None
+    attention, options = config.layer_attentions[index], config.layer_options[index]
+    if "seed" in inspect.signature(attention_class(attention)).parameters:
+        # layers that drew the same random features would make the same mistakes
+        options = {"seed": index} | options
     mechanism = build_attention(
         attention,
         num_heads=config.num_attention_heads,
@@ -45,8 +50,7 @@ class CosformerModel(CosformerPreTrainedModel):
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config)
-        layers = zip(config.layer_attentions, config.layer_options, strict=True)
-        self.layers = nn.ModuleList(build_layer(config, name, options) for name, options in layers)
+        self.layers = nn.ModuleList(build_layer(config, index) for index in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
         self.gradient_checkpointing = False
         self.post_init()
