@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosformer.attention import ATTENTIONS, Attention, attention_class, build_attention
+from cosformer.attention import ATTENTIONS, Attention, attention_class, build_attention, pieces
 
 HEADS, HEAD_DIM, VALUE_DIM, MAX_LEN = 2, 8, 5, 160
 LENGTHS = (1, 37, 150)  # none a multiple of a block length, one longer than most blocks
@@ -23,7 +23,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"pattern": "strided"},
     ],
     "bigbird": [{"block": 8}, {"block": 4, "num_random": 0}],
-    "performer": [{"kernel": "relu"}],
+    "performer": [{"kernel": "relu"}, {"eps": 0.0}],
     "reformer": [{"chunk": 8}, {"chunk": 8, "num_hashes": 4, "allow_duplicates": True}],
     "sinkhorn": [{"block": 8}],
     "smyrf": [{"cluster_size": 8}],
@@ -262,6 +262,21 @@ def test_gradients_are_finite(case: Case, causal: bool, n: int) -> None:
         assert v.grad is not None and v.grad.abs().max() > 0
         if mask is not None:
             assert not v.grad[~key_mask[:, None, :, None].expand_as(v)].any()
+
+
+@cases("pieces")
+def test_without_gradients_it_gives_the_same(case: Case, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    attn = case.build(causal)
+    lengths = [(150, 150), (37, 150), (150, 37)] if case.traits.cross and not causal else [(150, 150)]
+    for n, s in lengths:
+        q, (_, k, v) = case.inputs(n)[0], case.inputs(s, seed=2)
+        for key_mask in (None, padding(3, s)):
+            expected = attn(q, k, v, key_mask)
+            for rows, fewest in ((8192, 128), (1, 40)):  # one piece, and several with a rest
+                monkeypatch.setattr(pieces, "ROWS", rows)
+                monkeypatch.setattr(pieces, "FEWEST", fewest)
+                with torch.no_grad():
+                    assert_same(attn(q, k, v, key_mask), expected)
 
 
 @cases("deterministic")

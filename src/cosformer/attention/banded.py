@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cosformer.attention.pieces import pieces, works_in_pieces
+
 BLOCK = 64  # query rows that share one window of keys; 64 measured fastest on CPU for windows of 64 to 512
 
 
@@ -18,34 +20,70 @@ def band_attention(
     """
     n, s = q.shape[2], k.shape[2]
     keep = torch.ones(1, s, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-    if n > BLOCK:
-        q = F.pad(q, (0, 0, s - n, 0)) if s > n else q
-        return _blocks_attention(q, k, v, left, right, keep, num_global)[:, :, s - n :]
+    if n <= BLOCK:
+        i, j = torch.arange(s - n, s, device=q.device)[:, None], torch.arange(s, device=q.device)
+        pattern = (j >= i - left) & (j <= i + right) | (j < num_global)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None] & pattern)
 
-    i, j = torch.arange(s - n, s, device=q.device)[:, None], torch.arange(s, device=q.device)
-    pattern = (j >= i - left) & (j <= i + right) | (j < num_global)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None] & pattern)
+    left, right = min(left, s - 1), min(right, s - 1)
+    if n == s and works_in_pieces(q):
+        return _pieces_attention(q, k, v, left, right, keep, num_global)
+    q = F.pad(q, (0, 0, s - n, 0)) if s > n else q
+    return _blocks_attention(q, k, v, left, right, keep, num_global)[:, :, s - n :]
 
 
 def _blocks_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, keep: Tensor, num_global: int) -> Tensor:
-    """As many keys as queries; keep is bool [B or 1, N]."""
+    """As many keys as queries, keep bool [B or 1, N]: all windows at once."""
     batch, _, n, _ = q.shape
-    blocks = -(-n // BLOCK)
-    left, right = min(left, n - 1), min(right, n - 1)
-    # a leading key is attended through its own column, so the band must not count it a second time
-    in_band = keep & (torch.arange(n, device=q.device) >= num_global)
-    allowed = window_mask(in_band, left, right, BLOCK)
-
+    allowed = window_mask(_in_band(keep, num_global), left, right, BLOCK).expand(batch, -1, -1, -1).flatten(0, 1)
+    blocks = len(allowed) // batch
     keys, values = windows(k, left, right, BLOCK), windows(v, left, right, BLOCK)
     if num_global:
-        leading = keep[:, None, None, :num_global].expand(-1, blocks, BLOCK, -1)
-        allowed = torch.cat((leading, allowed), dim=-1)
-        keys = torch.cat((_repeat(k[:, :, :num_global], blocks), keys), dim=2)
-        values = torch.cat((_repeat(v[:, :, :num_global], blocks), values), dim=2)
-
-    allowed = allowed.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]  # [B blocks, 1, BLOCK, keys]
-    out = F.scaled_dot_product_attention(windows(q, 0, 0, BLOCK), keys, values, attn_mask=allowed)
+        leading_k, leading_v = (x[:, None, :, :num_global].expand(-1, blocks, -1, -1, -1).flatten(0, 1) for x in (k, v))
+        leading_keep = keep[:, None, :num_global].expand(batch, blocks, -1).flatten(0, 1)
+        keys, values, allowed = _with_leading(keys, values, allowed, leading_k, leading_v, leading_keep)
+    out = F.scaled_dot_product_attention(windows(q, 0, 0, BLOCK), keys, values, attn_mask=allowed[:, None])
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :n]
+
+
+def _pieces_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, keep: Tensor, num_global: int) -> Tensor:
+    """The same where no gradient is recorded: the windows of a piece of one sequence are views of its k and v."""
+    out = v.new_empty(*q.shape[:3], v.shape[-1])
+    band = _band(left, right, BLOCK, q.device)
+    for item in range(q.shape[0]):
+        kept = keep[item % len(keep)]
+        for part in pieces(q[:1]):
+            rows = part.stop - part.start
+            blocks = -(-rows // BLOCK)
+            first, last = part.start - left, part.start + blocks * BLOCK + right
+            in_band = _reach(_in_band(kept[None], num_global)[..., None], first, last)
+            allowed = _overlapping(in_band, left + BLOCK + right, BLOCK)[:, 0].mT & band
+            keys, values = (_overlapping(_reach(x[item], first, last), left + BLOCK + right, BLOCK) for x in (k, v))
+            if num_global:
+                leading_k, leading_v = (x[item, None, :, :num_global].expand(blocks, -1, -1, -1) for x in (k, v))
+                leading_keep = kept[:num_global].expand(blocks, -1)
+                keys, values, allowed = _with_leading(keys, values, allowed, leading_k, leading_v, leading_keep)
+            queries = _overlapping(_reach(q[item], part.start, part.start + blocks * BLOCK), BLOCK, BLOCK)
+            found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed[:, None])
+            out[item, :, part] = found.transpose(0, 1).flatten(1, 2)[:, :rows]
+    return out
+
+
+def _with_leading(
+    keys: Tensor, values: Tensor, allowed: Tensor, leading_k: Tensor, leading_v: Tensor, leading_keep: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The leading keys before the window of every block; allowed [windows, BLOCK, keys], leading_keep [windows, G]."""
+    leading_keep = leading_keep[:, None].expand(-1, BLOCK, -1)
+    return (
+        torch.cat((leading_k, keys), dim=2),
+        torch.cat((leading_v, values), dim=2),
+        torch.cat((leading_keep, allowed), dim=-1),
+    )
+
+
+def _in_band(keep: Tensor, num_global: int) -> Tensor:
+    """keep [B,N] without the leading keys: they are attended through their own columns, not a second time."""
+    return keep & (torch.arange(keep.shape[1], device=keep.device) >= num_global)
 
 
 def windows(x: Tensor, left: int, right: int, block: int) -> Tensor:
@@ -58,19 +96,31 @@ def windows(x: Tensor, left: int, right: int, block: int) -> Tensor:
     padded = -(-n // block) * block
     row = x.new_zeros(heads, left + batch * padded + right, channels)
     row[:, left : left + batch * padded].unflatten(1, (batch, padded))[:, :, :n] = x.transpose(0, 1)
-    return row.unfold(1, left + block + right, block).permute(1, 0, 3, 2)
+    return _overlapping(row, left + block + right, block)
 
 
 def window_mask(keep: Tensor, left: int, right: int, block: int) -> Tensor:
     """Which keys of its window a query may attend to: bool [B,N] -> [B, blocks, block, left + block + right]."""
     n = keep.shape[1]
     width, padded = left + block + right, -(-n // block) * block
-    row, slot = torch.arange(block, device=keep.device), torch.arange(width, device=keep.device)
+    row = F.pad(keep, (left, right + padded - n))
+    return row.unfold(1, width, block)[:, :, None] & _band(left, right, block, keep.device)
+
+
+def _band(left: int, right: int, block: int, device: torch.device) -> Tensor:
+    """Which places of its window lie in a query's band: bool [block, left + block + right]."""
+    row, slot = torch.arange(block, device=device), torch.arange(left + block + right, device=device)
     distance = slot - row[:, None]  # from the leftmost key of the query's band
-    band = (distance >= 0) & (distance <= left + right)
-    return F.pad(keep, (left, right + padded - n)).unfold(1, width, block)[:, :, None] & band
+    return (distance >= 0) & (distance <= left + right)
 
 
-def _repeat(x: Tensor, blocks: int) -> Tensor:
-    """[B,H,G,C] -> [B blocks, H, G, C]."""
-    return x[:, None].expand(-1, blocks, -1, -1, -1).flatten(0, 1)
+def _reach(x: Tensor, first: int, last: int) -> Tensor:
+    """Positions first ... last - 1 of x [H,N,C], zeros where there are none; a view where none is missing."""
+    before, after = max(-first, 0), max(last - x.shape[1], 0)
+    inside = x[:, max(first, 0) : last]
+    return F.pad(inside, (0, 0, before, after)) if before or after else inside
+
+
+def _overlapping(row: Tensor, width: int, block: int) -> Tensor:
+    """row [H,L,C] -> [windows, H, width, C]: a window of ``width`` positions every ``block``, a view."""
+    return row.unfold(1, width, block).permute(1, 0, 3, 2)

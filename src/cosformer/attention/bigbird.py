@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.attention.pieces import piece_length, works_in_pieces
 
 DRAWS = 2**31  # a random number is an integer below this; times a number of blocks it still fits into 64 bits
 
@@ -80,30 +81,42 @@ class Bigbird(Attention):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=everything)
         first, inner, last = q.split((block, (blocks - 2) * block, n - (blocks - 1) * block), dim=2)
         ends = F.scaled_dot_product_attention(torch.cat((first, last), dim=2), k, v, attn_mask=everything)
-        return torch.cat((ends[:, :, :block], self._inner_rows(inner, k, v, key_mask), ends[:, :, block:]), dim=2)
 
-    def _inner_rows(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """All but the first and the last block of queries."""
-        batch, heads, n, _ = k.shape
-        block, blocks = self.block, -(-n // self.block)
         keep = torch.ones(1, n, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
         if blocks * block > n:
             k, v = (F.pad(x, (0, 0, 0, blocks * block - n)) for x in (k, v))
             keep = F.pad(keep, (0, blocks * block - n))
-
         index, counts = self._attended(blocks)  # [H, blocks-2, 5+R] both
-        # [B, H, blocks-2, (5+R) block]: entries that count, of keys that may be attended
+        if not works_in_pieces(q):
+            rows = self._inner_rows(inner, k, v, keep, index, counts)
+            return torch.cat((ends[:, :, :block], rows, ends[:, :, block:]), dim=2)
+
+        out = v.new_empty(*q.shape[:3], v.shape[-1])
+        out[:, :, :block], out[:, :, (blocks - 1) * block :] = ends[:, :, :block], ends[:, :, block:]
+        step = max(1, piece_length(q) // (block * index.shape[-1]))  # a row gathers this many blocks of keys
+        for start in range(0, blocks - 2, step):
+            part = slice(start, min(start + step, blocks - 2))
+            rows = slice((part.start + 1) * block, (part.stop + 1) * block)
+            out[:, :, rows] = self._inner_rows(q[:, :, rows], k, v, keep, index[:, part], counts[:, part])
+        return out
+
+    def _inner_rows(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor, index: Tensor, counts: Tensor) -> Tensor:
+        """Some inner blocks of queries: q [B,H,rows block,D]; k, v and keep [B or 1,N] of whole blocks; index and counts
+        [H,rows,5+R] as :meth:`_attended` gives them."""
+        batch, heads, n, _ = k.shape
+        block, blocks, rows = self.block, n // self.block, index.shape[1]
+        # [B, H, rows, (5+R) block]: entries that count, of keys that may be attended
         allowed = keep.unflatten(1, (blocks, block))[:, index] & counts[..., None]
         allowed = allowed.flatten(-2).expand(batch, -1, -1, -1).flatten(0, 1)[:, :, None]
-        rows = (index + blocks * torch.arange(heads, device=q.device)[:, None, None]).flatten()
+        picks = (index + blocks * torch.arange(heads, device=q.device)[:, None, None]).flatten()
 
-        def gather(x: Tensor) -> Tensor:  # [B,H,N,C] -> [B H, blocks-2, (5+R) block, C]
-            picked = x.reshape(batch, heads * blocks, block * x.shape[-1]).index_select(1, rows)
-            return picked.view(batch * heads, blocks - 2, -1, x.shape[-1])
+        def gather(x: Tensor) -> Tensor:  # [B,H,N,C] -> [B H, rows, (5+R) block, C]
+            picked = x.reshape(batch, heads * blocks, block * x.shape[-1]).index_select(1, picks)
+            return picked.view(batch * heads, rows, -1, x.shape[-1])
 
-        queries = q.reshape(batch * heads, blocks - 2, block, -1)
+        queries = q.reshape(batch * heads, rows, block, -1)
         out = F.scaled_dot_product_attention(queries, gather(k), gather(v), attn_mask=allowed)
-        return out.reshape(batch, heads, (blocks - 2) * block, -1)
+        return out.reshape(batch, heads, rows * block, -1)
 
     def _attended(self, blocks: int) -> tuple[Tensor, Tensor]:
         """The blocks each inner block attends to, [H, blocks-2, 5+R], and whether an entry counts: a neighbour that is

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.attention.pieces import head_groups, works_in_pieces
 from cosformer.ops.grouping import add_rows, group_blocks, take_rows
 from cosformer.ops.masked_softmax import masked_softmax
 
@@ -59,6 +60,16 @@ class Clustered(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
+        if not works_in_pieces(q, k):
+            return self.attend(q, k, v, key_mask)
+        out = v.new_empty(*q.shape[:3], v.shape[-1])
+        for group in head_groups(q, k):
+            mask = None if key_mask is None else key_mask[group[0]]
+            out[group] = self.attend(q[group], k[group], v[group], mask)
+        return out
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Any heads of any sequences: each is clustered alone."""
         allowed = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
         shaping = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool)
         if key_mask is not None:
@@ -68,7 +79,7 @@ class Clustered(Attention):
                 shaping = key_mask
 
         cluster = self.cluster(q, shaping)
-        weight = shaping[:, None, :, None].to(q.dtype).expand(-1, self.num_heads, -1, -1)
+        weight = shaping[:, None, :, None].to(q.dtype).expand(-1, q.shape[1], -1, -1)
         count = add_rows(weight, cluster, self.num_clusters)
         mean = add_rows(q.masked_fill(~shaping[:, None, :, None], 0), cluster, self.num_clusters) / count.clamp(min=1)
         weights = masked_softmax(mean @ k.mT * self.head_dim**-0.5, allowed)  # [B,H,C,S]
@@ -89,7 +100,7 @@ class Clustered(Attention):
         key = take_rows(key, of_block)  # [B,H,blocks,topk]
         allowed = None
         if key_mask is not None:
-            allowed = key_mask[:, None].expand(-1, self.num_heads, -1).gather(2, key.flatten(2)).view_as(key)
+            allowed = key_mask[:, None].expand(-1, q.shape[1], -1).gather(2, key.flatten(2)).view_as(key)
             allowed = allowed[..., None, :].flatten(0, 1)
         block_q, block_k, block_v = (take_rows(x, i).flatten(0, 1) for x, i in ((q, token), (k, key), (v, key)))
         exact = F.scaled_dot_product_attention(block_q, block_k, block_v, attn_mask=allowed)
@@ -103,7 +114,7 @@ class Clustered(Attention):
         # the shaping queries first, then every C-th part of them
         order = (~shaping).to(torch.uint8).argsort(dim=-1, stable=True)
         start = torch.arange(self.num_clusters, device=q.device) * shaping.sum(-1, keepdim=True) // self.num_clusters
-        start = order.gather(-1, start)[:, None].expand(-1, self.num_heads, -1)
+        start = order.gather(-1, start)[:, None].expand(-1, q.shape[1], -1)
         center = take_rows(code, start)  # [B,H,C,bits]
         voting = code * shaping[:, None, :, None]
         for _ in range(self.iterations):

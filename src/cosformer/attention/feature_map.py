@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Attention
+from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.linear import linear_attention
 from cosformer.ops.problem import accumulator
 from cosformer.ops.state import LinearState
@@ -21,6 +22,7 @@ class FeatureMap(Attention):
     normaliser: ClassVar[str] = "clamp"  # what becomes of the row sum, see linear_attention
     eps: ClassVar[float] = 1e-6
     relu: ClassVar[bool] = False  # ReLU on both features inside the kernel, which saves writing them
+    maps: ClassVar[bool] = True  # False: the features are q and k themselves and take no memory
 
     def phi(self, x: Tensor) -> Tensor:
         """x [B,H,N,D] -> features [B,H,N,F]."""
@@ -39,6 +41,9 @@ class FeatureMap(Attention):
         self.check(q, k, v, key_mask)
         # autocast would take the projections inside the maps to half precision
         with torch.autocast(q.device.type, enabled=False):
+            # in training the random numbers of a call must be the same for all of it
+            if self.maps and not self.training and works_in_pieces(q, k):
+                return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
             fq, fk = self.features(q, k, first=0, fresh=self.training)
             return self.attend(fq, fk, v, None, key_mask)[0]
 
@@ -52,10 +57,15 @@ class FeatureMap(Attention):
         first = 0 if state is None else state.seen
         self.check_extend(q, k, v, key_mask, first)
         with torch.autocast(q.device.type, enabled=False):
-            fq, fk = self.features(q, k, first=first, fresh=False)
-            if state is not None:
-                check_state(state, fk, v)
-            out, state = self.attend(fq, fk, v, state, key_mask, return_state=True)
+            return self._extend(q, k, v, state, key_mask, first)
+
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
+    ) -> tuple[Tensor, LinearState]:
+        fq, fk = self.features(q, k, first=first, fresh=False)
+        if state is not None:
+            check_state(state, fk, v)
+        out, state = self.attend(fq, fk, v, state, key_mask, return_state=True)
         assert state is not None
         return out, state
 

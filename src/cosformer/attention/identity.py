@@ -15,6 +15,7 @@ class Identity(FeatureMap):
 
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
     normaliser = "signed"
+    maps = False
 
     def phi(self, x: Tensor) -> Tensor:
         return x

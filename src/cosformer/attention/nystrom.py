@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.attention.pieces import pieces, works_in_pieces
 from cosformer.ops.grouping import add_rows
 from cosformer.ops.masked_softmax import masked_softmax
 
@@ -73,12 +74,26 @@ class Nystrom(Attention):
         rows = F.scaled_dot_product_attention(landmark_q, k, v, attn_mask=allowed)
         rows = (pseudo_inverse(middle, self.iterations) @ rows.to(middle.dtype)).to(v.dtype)
         all_alive = key_mask is None and q.shape[2] >= self.num_landmarks
-        out = F.scaled_dot_product_attention(q, landmark_k, rows, attn_mask=None if all_alive else alive)
+        alive = None if all_alive else alive
+        if not works_in_pieces(q):
+            return self._rows(q, landmark_k, rows, alive, v, slice(0, q.shape[2]))
+        out = v.new_empty(v.shape)
+        for part in pieces(q):
+            out[:, :, part] = self._rows(q[:, :, part], landmark_k, rows, alive, v, part)
+        return out
+
+    def _rows(
+        self, q: Tensor, landmark_k: Tensor, landmark_rows: Tensor, alive: Tensor | None, v: Tensor, part: slice
+    ) -> Tensor:
+        """The output of the queries at the positions ``part``, whose convolution reads the values around them."""
+        out = F.scaled_dot_product_attention(q, landmark_k, landmark_rows, attn_mask=alive)
         if self.conv_weight is None:
             return out
         weight = self.conv_weight.to(v.dtype)
-        # added in place: for the longest sequences fresh memory costs as much as the arithmetic
-        return F.conv2d(v, weight, padding=(weight.shape[2] // 2, 0), groups=self.num_heads).add_(out)
+        reach = weight.shape[2] // 2
+        first = max(0, part.start - reach)
+        conv = F.conv2d(v[:, :, first : part.stop + reach], weight, padding=(reach, 0), groups=self.num_heads)
+        return conv[:, :, part.start - first : part.stop - first].add_(out)
 
     def segments(self, live: Tensor) -> tuple[Tensor, Tensor]:
         """Segment ``[B,N]`` of each live token (R for the others) and the number of tokens in each, ``[B,R]``."""

@@ -14,6 +14,7 @@ class Relu(FeatureMap):
 
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
     relu = True
+    maps = False
 
     def phi(self, x: Tensor) -> Tensor:
         return x  # the kernel applies the ReLU

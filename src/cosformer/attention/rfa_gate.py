@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.feature_map import check_state
+from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.attention.rfa import RandomFeatures
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
@@ -36,29 +37,29 @@ class GatedRandomFeatures(RandomFeatures):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]
+        with torch.autocast(q.device.type, enabled=False):
+            if not self.training and works_in_pieces(q, k):
+                return attend_in_pieces(self._extend, q, k, v, key_mask, causal=True)
+            return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
     ) -> tuple[Tensor, LinearState]:
-        """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
         return self._gated(q, k, v, state, key_mask, fresh=False)
 
     def _gated(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, fresh: bool
     ) -> tuple[Tensor, LinearState]:
-        with torch.autocast(q.device.type, enabled=False):
-            fq, fk = self.features(q, k, first=0, fresh=fresh)
-            if state is not None:
-                check_state(state, fk, v)
-            logit = (k.to(fk.dtype) @ self.gate_weight.to(fk.dtype)).squeeze(-1) + self.gate_bias.to(fk.dtype)
-            log_keep, write = F.logsigmoid(logit), logit.neg().sigmoid()  # log g and 1 - g, each without cancellation
-            if key_mask is not None:
-                log_keep = log_keep.masked_fill(~key_mask[:, None], 0)
-                write = write.masked_fill(~key_mask[:, None], 0)
-                fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
-            out, state = gated_attention(
-                fq, fk * write[..., None], v.to(fq.dtype), log_keep, state, normaliser=self.normaliser, eps=self.eps
-            )
+        fq, fk = self.features(q, k, first=0, fresh=fresh)
+        if state is not None:
+            check_state(state, fk, v)
+        logit = (k.to(fk.dtype) @ self.gate_weight.to(fk.dtype)).squeeze(-1) + self.gate_bias.to(fk.dtype)
+        log_keep, write = F.logsigmoid(logit), logit.neg().sigmoid()  # log g and 1 - g, each without cancellation
+        if key_mask is not None:
+            log_keep = log_keep.masked_fill(~key_mask[:, None], 0)
+            write = write.masked_fill(~key_mask[:, None], 0)
+            fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
+        out, state = gated_attention(
+            fq, fk * write[..., None], v.to(fq.dtype), log_keep, state, normaliser=self.normaliser, eps=self.eps
+        )
         return out.to(v.dtype), state

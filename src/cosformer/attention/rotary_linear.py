@@ -6,6 +6,7 @@ from torch import Tensor
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.feature_map import check_state
 from cosformer.attention.linear import elu_plus_one
+from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.linear import linear_attention
 from cosformer.ops.state import LinearState
 
@@ -30,22 +31,24 @@ class RotaryLinear(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        return self._rotated(q, k, v, None, key_mask)[0]
+        if works_in_pieces(q, k):
+            return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
+        return self._extend(q, k, v, None, key_mask, 0)[0]
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """The next n tokens after ``state``: sums of turned keys with values, and of the keys as they are."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
-        return self._rotated(q, k, v, state, key_mask)
+        first = 0 if state is None else state.seen
+        self.check_extend(q, k, v, key_mask, first)
+        return self._extend(q, k, v, state, key_mask, first)
 
-    def _rotated(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
     ) -> tuple[Tensor, LinearState]:
         fq, fk = elu_plus_one(q), elu_plus_one(k)
         if state is not None:
             check_state(state, fk, v)
-        first = 0 if state is None else state.seen
         sums = LinearState(state.z[..., None], state.z, state.position, 0) if state is not None else None
         settings = {"causal": self.causal, "key_mask": key_mask, "return_state": True, "normaliser": "none"}
         values = v.to(fq.dtype)
