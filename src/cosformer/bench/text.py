@@ -90,42 +90,46 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def memory_rows(
     chosen: Sequence[str], lengths: Sequence[int], *, batch: int, width: int, memory: int, threads: int
 ) -> Iterator["Row"]:
-    """Peaks of each attention, measured in a process of its own."""
+    """Peaks of each attention, measured in a fresh process."""
     from cosformer.bench.measure import in_fresh_process, spread
     from cosformer.bench.results import Row, measured
 
-    for name in chosen:
-        terminal.status(f"memory of {name} ...")
-        arguments = {"name": name, "lengths": list(lengths), "batch": batch, "width": width, "memory": memory}
-        try:
-            found = in_fresh_process("cosformer.bench.text:peaks", threads, **arguments)
-        except RuntimeError as error:
-            found = [[mode, n, f"not run: {error}"] for n in lengths for mode in MODES]
-        for mode, n, peak in found:
-            what = f"{name}, {mode}, {n:,} bytes: peak memory above the model"
-            row = Row(f"text/memory/{mode}/{n}/{name}", what, "MB", "lower")
-            yield replace(row, note=peak) if isinstance(peak, str) else measured(row, spread([peak / 1e6]))
+    terminal.status(f"memory of {', '.join(chosen)} ...")
+    arguments = {"names": list(chosen), "lengths": list(lengths), "batch": batch, "width": width, "memory": memory}
+    try:
+        found = in_fresh_process("cosformer.bench.text:peaks", threads, **arguments)
+    except RuntimeError as error:
+        if len(chosen) > 1:  # find out which it was
+            for name in chosen:
+                yield from memory_rows([name], lengths, batch=batch, width=width, memory=memory, threads=threads)
+            return
+        found = [(chosen[0], mode, n, f"not run: {error}") for n in lengths for mode in MODES]
+    for name, mode, n, peak in found:
+        what = f"{name}, {mode}, {n:,} bytes: peak memory above the model"
+        row = Row(f"text/memory/{mode}/{n}/{name}", what, "MB", "lower")
+        yield replace(row, note=peak) if isinstance(peak, str) else measured(row, spread([peak / 1e6]))
 
 
-def peaks(name: str, lengths: list[int], batch: int, width: int, memory: int) -> list[tuple[str, int, int | str]]:
-    """Runs in a fresh process: (mode, length, peak bytes above the model, or why there are none)."""
+def peaks(
+    names: list[str], lengths: list[int], batch: int, width: int, memory: int
+) -> list[tuple[str, str, int, int | str]]:
+    """Runs in a fresh process: (attention, mode, length, peak bytes above the model, or why there are none)."""
     from cosformer.bench.measure import limited_memory, peak_above_now
     from cosformer.bench.steps import inference_step, reason, training_step
 
     kinds = {"inference": inference_step, "training": training_step}
-    for kind in kinds.values():
-        kind(
-            *text_model(name, _WARM, batch, width)
-        )()  # libraries that load at the first call are no memory of the model
     found = []
-    for n in lengths:
-        for mode, kind in kinds.items():
-            try:
-                step = kind(*text_model(name, n, batch, width))
-                with limited_memory(memory):
-                    found.append((mode, n, peak_above_now(step)))
-            except (ValueError, RuntimeError, MemoryError) as error:
-                found.append((mode, n, reason(error, memory)))
+    for name in names:
+        for kind in kinds.values():
+            kind(*text_model(name, _WARM, batch, width))()  # libraries that load at the first call are no memory of it
+        for n in lengths:
+            for mode, kind in kinds.items():
+                try:
+                    step = kind(*text_model(name, n, batch, width))
+                    with limited_memory(memory):
+                        found.append((name, mode, n, peak_above_now(step)))
+                except (ValueError, RuntimeError, MemoryError) as error:
+                    found.append((name, mode, n, reason(error, memory)))
     return found
 
 
@@ -230,7 +234,7 @@ def tables(results: dict[str, Any]) -> "list[Table]":
         body = []
         for name, cells in of_mode.items():
             speeds = [
-                _missing(m) if s is None or s.value is None else number(1e3 / s.milliseconds[name]) for s, m in cells
+                _missing(m) if s is None or not s.milliseconds else number(1e3 / s.milliseconds[name]) for s, m in cells
             ]
             sizes = [_missing(m) if m.value is None else number(m.value) for _, m in cells]
             body.append([paper.NAMES.get(name, name), *speeds, *sizes])
