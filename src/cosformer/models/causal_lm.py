@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationConfig
@@ -21,7 +22,7 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
     """The transformer with a softmax over the vocabulary: plain and tied to the embeddings, or adaptive.
 
     With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss needs
-    only the bands that the targets are in.
+    only the bands that the targets are in. With ``reduction="none"`` they are left out too.
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.tokens.weight"}  # noqa: RUF012
@@ -89,30 +90,36 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
                 total, count = self.lm_head.loss(hidden, targets, words)
                 divisor = kwargs.get("num_items_in_batch")
                 loss = total / (count if divisor is None else divisor)
+        elif targets is not None and reduction == "none":
+            loss = self._losses(hidden, targets)
         else:
             logits = self.lm_head(_keep(hidden, logits_to_keep))
             if targets is not None:
                 if isinstance(logits_to_keep, Tensor) or logits_to_keep:
                     raise ValueError("labels need every position's logits; call without logits_to_keep")
-                if reduction == "none":
-                    wide = logits.flatten(0, 1).float()
-                    loss = F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORE, reduction="none")
-                    loss = loss.unflatten(0, targets.shape)
-                else:
-                    loss = self.loss_function(
-                        logits=logits,
-                        labels=labels,
-                        shift_labels=targets,
-                        vocab_size=self.config.vocab_size,
-                        ignore_index=IGNORE,
-                        **kwargs,
-                    )
+                loss = self.loss_function(
+                    logits=logits,
+                    labels=labels,
+                    shift_labels=targets,
+                    vocab_size=self.config.vocab_size,
+                    ignore_index=IGNORE,
+                    **kwargs,
+                )
         return CausalLMOutputWithPast(
             loss=loss,  # pyright: ignore[reportArgumentType]
             logits=logits,  # pyright: ignore[reportArgumentType]
             past_key_values=body.past_key_values,
             hidden_states=body.hidden_states,
         )
+
+    def _losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """-log p of each target, ``[B,N]``, row by row and where one counts: the scores of a batch would fill the memory."""
+        losses = torch.zeros(targets.shape, device=hidden.device)
+        for row, (states, wanted) in enumerate(zip(hidden, targets, strict=True)):
+            counted = wanted != IGNORE
+            scores = self.lm_head(states[counted]).float()
+            losses[row, counted] = F.cross_entropy(scores, wanted[counted], reduction="none")
+        return losses
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any
