@@ -65,11 +65,11 @@ def test_the_tutorial_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     trained = 0
-    for language, block in re.findall(r"^```(python|console)\n(.*?)^```", PAGES[TUTORIAL], re.DOTALL | re.MULTILINE):
+    for language, block in re.findall(r"^```(python|bash)\n(.*?)^```", PAGES[TUTORIAL], re.DOTALL | re.MULTILINE):
         if language == "python":
             exec(compile(block, f"docs/{TUTORIAL}", "exec"), namespace)
             continue
-        for words in commands(f"```console\n{block}```"):
+        for words in commands(f"```bash\n{block}```"):
             trained += words[0] == "train"
             assert cli.main([*words, *(TINY.split() if words[0] == "train" else ())]) == 0, words
     assert trained >= 3 and (tmp_path / "report.html").stat().st_size > 0
