@@ -70,6 +70,20 @@ def test_the_table_of_attentions_is_what_the_command_prints(capsys: pytest.Captu
     assert table.insert(README, "attentions", printed) == README, "put the output of the command between the markers"
 
 
+def test_the_verdicts_are_those_of_the_committed_runs(tmp_path: Path) -> None:
+    lines = ROOT / "docs" / "results" / "runs.jsonl"
+    if not lines.exists():
+        assert "<!-- results:start -->\nNot run yet.\n<!-- results:end -->" in README
+        return
+    copy = tmp_path / "README.md"
+    copy.write_text(README, encoding="utf-8")
+    words = ["reproduce", "ledger", "--show", "--from", str(lines), "--docs", str(ROOT / "docs"), "--into", str(copy)]
+    assert cli.main(words) == 0
+    assert copy.read_text(encoding="utf-8") == README, (
+        "run: cosformer reproduce ledger --show --from docs/results/runs.jsonl --into README.md"
+    )
+
+
 def test_platforms_are_named() -> None:
     assert "Linux x86-64" in README and "Python 3.11" in README and "Not run on a GPU" in README
 

@@ -67,5 +67,6 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 
 def block(parser: argparse.ArgumentParser) -> str:
-    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=100)
+    kind: Any = parser.formatter_class
+    parser.formatter_class = lambda prog: kind(prog, width=100)
     return f"```text\n{parser.format_help().rstrip()}\n```"
