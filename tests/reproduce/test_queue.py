@@ -30,9 +30,12 @@ def test_it_runs_what_is_missing_and_uses_what_is_there(fake: Callable[..., Path
     runs = fake(small=3)
     left, said = work(runs, cells("small", "softmax", "cosformer"))
     assert not left
-    assert said[0] == "Start small-softmax-0"
+    assert said[0] == "Start small-softmax-seed0"
     assert said[1] == "small softmax seed 0: loss 0.5 (unigram 1, learned), 2 s"
-    assert [text for text in said if text.startswith("Start")] == ["Start small-softmax-0", "Start small-cosformer-0"]
+    assert [text for text in said if text.startswith("Start")] == [
+        "Start small-softmax-seed0",
+        "Start small-cosformer-seed0",
+    ]
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
     assert work(runs, cells("small", "softmax", "cosformer")) == ([], [])
     assert times == {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
@@ -43,29 +46,32 @@ def test_a_budget_stops_a_run_and_the_next_call_goes_on(fake: Callable[..., Path
     todo = cells("small", "softmax")
     left, said = work(runs, todo, budget=0.8)
     assert left == todo and said[1] == "The time is over; the same command goes on from here."
-    assert said[2].startswith("Stopped small-softmax-0 update ")
-    done = len((runs / "small-softmax-0" / "metrics.jsonl").read_text().splitlines())
+    assert said[2].startswith("Stopped small-softmax-seed0 update ")
+    done = len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines())
     assert 0 < done < 100
     left, said = work(runs, todo)
-    assert not left and said[0] == "Resume small-softmax-0"
-    assert len((runs / "small-softmax-0" / "metrics.jsonl").read_text().splitlines()) == 100
+    assert not left and said[0] == "Resume small-softmax-seed0"
+    assert len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines()) == 100
 
 
 def test_a_signal_ends_the_queue_and_saves_the_run(fake: Callable[..., Path]) -> None:
     runs = fake(small=500)
     threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGTERM)).start()
     left, said = work(runs, cells("small", "softmax"))
-    assert len(left) == 1 and said[-1].startswith("Stopped small-softmax-0")
-    assert json.loads((runs / "small-softmax-0" / "run.json").read_text())["status"] == "stopped"
+    assert len(left) == 1 and said[-1].startswith("Stopped small-softmax-seed0")
+    assert json.loads((runs / "small-softmax-seed0" / "run.json").read_text())["status"] == "stopped"
 
 
 def test_fine_tuning_waits_for_the_run_it_starts_from(fake: Callable[..., Path]) -> None:
     runs = fake(mlm=3, finetune=3)
     left, said = work(runs, [*cells("finetune", "softmax", start="mlm"), *cells("mlm", "softmax")], jobs=2)
     assert not left
-    assert [text for text in said if text.startswith("Start")] == ["Start mlm-softmax-0", "Start finetune-softmax-0"]
-    experiment = json.loads((runs / "finetune-softmax-0" / "experiment.json").read_text())
-    assert experiment["start"] == str(runs / "mlm-softmax-0")
+    assert [text for text in said if text.startswith("Start")] == [
+        "Start mlm-softmax-seed0",
+        "Start finetune-softmax-seed0",
+    ]
+    experiment = json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())
+    assert experiment["start"] == str(runs / "mlm-softmax-seed0")
     assert work(runs, cells("finetune", "relu", start="mlm"))[0] == cells("finetune", "relu", start="mlm")
 
 
@@ -82,14 +88,14 @@ def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(fake
     runs = fake(small=3)
     left, said = work(runs, cells("small", "missing_data", "softmax"))
     assert [cell.attention for cell in left] == ["missing_data"]
-    assert said[1] == "small-missing_data-0: ended early; its last words: no data here"
-    assert said[2] == "Start small-softmax-0"
+    assert said[1] == "small-missing_data-seed0: ended early; its last words: no data here"
+    assert said[2] == "Start small-softmax-seed0"
 
 
 def test_another_experiment_in_the_folder_is_left_alone(fake: Callable[..., Path]) -> None:
     runs = fake(small=3)
     work(runs, cells("small", "softmax"))
-    path = runs / "small-softmax-0" / "experiment.json"
+    path = runs / "small-softmax-seed0" / "experiment.json"
     values = json.loads(path.read_text())
     values["train"]["lr"] = 0.7
     path.write_text(json.dumps(values))
@@ -102,7 +108,7 @@ def test_another_experiment_in_the_folder_is_left_alone(fake: Callable[..., Path
 def test_a_broken_run_is_named_and_skipped(fake: Callable[..., Path], file: str, words: str) -> None:
     runs = fake(small=3)
     work(runs, cells("small", "softmax"))
-    (runs / "small-softmax-0" / file).write_text("{")
+    (runs / "small-softmax-seed0" / file).write_text("{")
     left, said = work(runs, cells("small", "softmax", "relu"))
     assert [cell.attention for cell in left] == ["softmax"]
     assert words in said[0] and file in said[0] and "remove" in said[0]
@@ -111,7 +117,7 @@ def test_a_broken_run_is_named_and_skipped(fake: Callable[..., Path], file: str,
 def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_path: Path) -> None:
     runs = fake(small=40)
     lock = tmp_path / "measuring"
-    metrics = runs / "small-softmax-0" / "metrics.jsonl"
+    metrics = runs / "small-softmax-seed0" / "metrics.jsonl"
     seen: list[int] = []
 
     def measure() -> None:

@@ -18,7 +18,14 @@ TARGETS: dict[str, tuple[str, str]] = {
     "table2": ("cosformer.reproduce.tables", "language modelling"),
     "table3": ("cosformer.reproduce.tables", "fine-tuning"),
     "table4": ("cosformer.reproduce.tables", "Long-Range Arena"),
+    "table5": ("cosformer.reproduce.text_speed", "speed and memory of a text classifier"),
     "table6": ("cosformer.reproduce.tables", "with and without re-weighting"),
+    "table7": ("cosformer.reproduce.sizes", "sizes of the data sets"),
+    "figure1": ("cosformer.reproduce.text_speed", "score, speed and memory in one picture"),
+    "figure3": ("cosformer.reproduce.maps", "attention maps of trained models, and the bare cosine"),
+    "figure4": ("cosformer.reproduce.curves", "loss curves"),
+    "algorithm1": ("cosformer.reproduce.algorithm1", "the printed algorithm against the operator"),
+    "algorithm2": ("cosformer.reproduce.maps", "the printed algorithm against ours"),
     "ledger": ("cosformer.reproduce.page", "every claim: all runs behind docs/results.md"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -46,6 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
     add("--json", type=Path, metavar="FILE", help="the runs, one line each (default: DIR/TARGET.jsonl)")
     add("--docs", type=Path, default=Path("docs"), metavar="DIR", help="where results/*.json of the benchmarks are")
+    add("--lengths", type=_lengths, metavar="N,...", help="table 5, figure 1: bytes (default: 1000,2000,3000,4000)")
+    add("--batch", type=_positive, metavar="N", help="table 5, figure 1: sequences of a step")
+    add("--width", type=_positive, metavar="N", help="table 5, figure 1: of the model")
     add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
     add("--into", type=Path, metavar="README", help="ledger: put the verdicts between that file's 'results' markers")
 
@@ -119,6 +129,8 @@ def _check(args: argparse.Namespace) -> None:
         attention_class(name)
     if args.source is not None and not args.show:
         raise ValueError("--from FILE shows runs that are over; give --show with it")
+    if (args.lengths or args.batch or args.width) and args.target not in ("table5", "figure1"):
+        raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
     if (args.write or args.into) and args.target != "ledger":
         raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
     if args.scale == "paper" and not (args.dry_run or args.show):
@@ -136,6 +148,10 @@ def _say(text: str) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
 
 
 def _seconds(text: str) -> float:

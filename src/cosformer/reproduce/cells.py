@@ -30,8 +30,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
-        return f"{self.recipe}-{self.attention}-{self.seed}"
+        """Of its folder, as `cosformer train` names it too."""
+        return f"{self.recipe}-{self.attention}-seed{self.seed}"
 
     @property
     def before(self) -> "Cell | None":
@@ -48,7 +48,7 @@ class Cell:
 
     def words(self, runs: Path, threads: int | None) -> list[str]:
         """The arguments of ``cosformer`` that train it."""
-        words = ["train", self.recipe, "--run", str(runs / self.name), "--model.attention", self.attention]
+        words = ["train", self.recipe, "--quiet", "--run", str(runs / self.name), "--model.attention", self.attention]
         words += ["--train.seed", str(self.seed)]
         if threads is not None:
             words += ["--train.threads", str(threads)]
@@ -125,7 +125,7 @@ def cells_of(
 _LEDGER: tuple[tuple[str, tuple[str, ...], int], ...] = (
     (LM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
     (MLM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
-    (SST2, ("cosformer", "softmax"), 3),
+    (SST2, ("cosformer", "softmax", "relu"), 3),
     (LISTOPS, ("cosformer", "softmax", "relu"), 3),
     (IMAGE, ("cosformer", "softmax", "relu"), 3),
     (TEXT, ("cosformer", "softmax"), 1),

@@ -96,7 +96,7 @@ class Queue:
     def _start(self, cell: Cell, lock: IO[str]) -> None:
         folder = self.runs / cell.name
         resumes = state(cell, self.runs)[0] == HALF
-        words = ["resume", str(folder)] if resumes else cell.words(self.runs, self.threads)
+        words = ["resume", str(folder), "--quiet"] if resumes else cell.words(self.runs, self.threads)
         (self.runs / "logs").mkdir(exist_ok=True)
         log = (self.runs / "logs" / f"{cell.name}.log").open("ab")
         threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}

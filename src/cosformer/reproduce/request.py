@@ -10,7 +10,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Request:
     """``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it. ``docs``: where the benchmarks'
-    committed results are. ``write`` and ``into``: documents to bring up to date, for the ledger."""
+    committed results are. ``write`` and ``into``: documents to bring up to date, for the ledger. ``measure``: whether
+    what is missing is measured. ``lengths``, ``batch``, ``width``: of table 5; None for the benchmark's own."""
 
     target: str
     scale: str
@@ -20,6 +21,10 @@ class Request:
     docs: Path
     write: Path | None = None
     into: Path | None = None
+    measure: bool = True
+    lengths: tuple[int, ...] | None = None
+    batch: int | None = None
+    width: int | None = None
 
     @property
     def out(self) -> Path:

@@ -58,11 +58,11 @@ def columns(target: str, scale: str, lines: Sequence[Line]) -> list[Column]:
         return [Column(split, _score(lm, metric="word_perplexity", split=split)) for split in ("valid", "test")]
     if target == "table6":
         return [
-            Column("fine-tuning", _average(finetune_recipes(scale), lines)),
-            Column("lra", _average(lra_recipes(scale), lines)),
+            Column("fine-tuning", average_measure(finetune_recipes(scale), lines)),
+            Column("lra", average_measure(lra_recipes(scale), lines)),
         ]
     recipes = finetune_recipes(scale) if target == "table3" else lra_recipes(scale)
-    return [*_tasks(recipes), Column(AVERAGE, _average(recipes, lines))]
+    return [*_tasks(recipes), Column(AVERAGE, average_measure(recipes, lines))]
 
 
 def entries(target: str, scale: str, lines: Sequence[Line], attentions: Sequence[str] | None) -> list[Entry]:
@@ -109,7 +109,7 @@ def _score(*recipes: str, metric: str = "accuracy", split: str | None = None) ->
     return Measure(recipes, metric, metric == "accuracy", unit, resolution=0.0, split=split)
 
 
-def _average(recipes: Sequence[str], lines: Sequence[Line]) -> Measure | None:
+def average_measure(recipes: Sequence[str], lines: Sequence[Line]) -> Measure | None:
     """Over those of ``recipes`` that every attention has which has any of them."""
     have = {}
     for line in lines:
