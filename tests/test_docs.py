@@ -102,6 +102,11 @@ MEASURED = [
 def test_measured_tables_are_those_of_the_committed_results(document: Path, name: str, tmp_path: Path) -> None:
     """What the command writes between the markers is what stands there."""
     results = DOCS / "results" / f"{name}.json"
+    if not results.exists():
+        assert f"<!-- bench {name}:start -->\nNot run yet.\n<!-- bench {name}:end -->" in document.read_text(
+            encoding="utf-8"
+        )
+        return
     copy = tmp_path / document.name
     copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
     assert cli.main(["bench", name, "--read", str(results), "--into", str(copy)]) == 0
