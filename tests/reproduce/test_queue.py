@@ -152,3 +152,26 @@ def test_a_moved_folder_of_runs_counts(fake: Callable[..., Path], tmp_path: Path
     work(runs, todo)
     moved = runs.rename(tmp_path / "elsewhere")
     assert [state(cell, moved)[0] for cell in todo] == ["done", "done"]
+
+
+def test_a_run_under_another_name_is_used(fake: Callable[..., Path]) -> None:
+    runs = fake(mlm=3, finetune=3)
+    todo = [*cells("mlm", "softmax"), *cells("finetune", "softmax", start="mlm")]
+    work(runs, todo[:1])
+    (runs / "mlm-softmax-seed0").rename(runs / "mlm-of-mine")
+    (runs / "mlm-broken").mkdir()
+    (runs / "mlm-broken" / "experiment.json").write_text("{")
+    left, said = work(runs, todo)
+    assert not left and [text for text in said if text.startswith("Start")] == ["Start finetune-softmax-seed0"]
+    assert json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())["start"] == str(
+        runs / "mlm-of-mine"
+    )
+
+
+def test_a_start_from_another_attention_is_another_experiment(fake: Callable[..., Path]) -> None:
+    runs = fake(mlm=3, finetune=3)
+    work(runs, [*cells("mlm", "softmax", "relu"), *cells("finetune", "softmax", start="mlm")])
+    path = runs / "finetune-softmax-seed0" / "experiment.json"
+    path.write_text(path.read_text().replace("mlm-softmax-seed0", "mlm-relu-seed0"))
+    kind, why = state(Cell("finetune", "softmax", 0, "mlm"), runs)
+    assert kind == "other" and "start" in why

@@ -96,8 +96,8 @@ def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     """One shell line for each cell that is not done."""
-    from cosformer.reproduce.queue import launcher
-    from cosformer.reproduce.state import DONE, HALF, state
+    from cosformer.reproduce.queue import command, launcher
+    from cosformer.reproduce.state import DONE, state
 
     done = 0
     for cell in cells:
@@ -105,7 +105,7 @@ def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
         if kind == DONE:
             done += 1
             continue
-        words = ["resume", str(args.runs / cell.name)] if kind == HALF else cell.words(args.runs, _threads(args))
+        words = command(cell, args.runs, _threads(args))
         count = _processes(args.scale)(cell)
         start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
         print(shlex.join([*start, *words]) + (f"  # {why}" if why else ""))

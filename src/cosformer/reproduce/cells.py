@@ -30,7 +30,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder, as `cosformer train` names it too."""
+        """Of its folder, unless it lies in another; `cosformer train` calls it the same."""
         return f"{self.recipe}-{self.attention}-seed{self.seed}"
 
     @property
@@ -38,23 +38,19 @@ class Cell:
         """The cell that must be done first."""
         return None if self.start is None else Cell(self.start, self.attention, self.seed)
 
-    def experiment(self, runs: Path) -> Experiment:
-        """What its run must be."""
+    def experiment(self, start: Path | None = None) -> Experiment:
+        """What its run must be; ``start``: the folder of the run before it."""
         plain = recipe(self.recipe)
         model = dataclasses.replace(plain.model, attention=self.attention)
         train = dataclasses.replace(plain.train, seed=self.seed)
-        start = plain.start if self.before is None else str(runs / self.before.name)
-        return dataclasses.replace(plain, model=model, train=train, start=start)
+        return dataclasses.replace(plain, model=model, train=train, start=plain.start if start is None else str(start))
 
-    def words(self, runs: Path, threads: int | None) -> list[str]:
-        """The arguments of ``cosformer`` that train it."""
-        words = ["train", self.recipe, "--quiet", "--run", str(runs / self.name), "--model.attention", self.attention]
+    def words(self, run: Path, start: Path | None, threads: int | None) -> list[str]:
+        """The arguments of ``cosformer`` that train it into the folder ``run``."""
+        words = ["train", self.recipe, "--quiet", "--run", str(run), "--model.attention", self.attention]
         words += ["--train.seed", str(self.seed)]
-        if threads is not None:
-            words += ["--train.threads", str(threads)]
-        if self.before is not None:
-            words += ["--start", str(runs / self.before.name)]
-        return words
+        words += [] if threads is None else ["--train.threads", str(threads)]
+        return words if start is None else [*words, "--start", str(start)]
 
 
 def _suffixed(names: Iterable[str], scale: str) -> tuple[str, ...]:

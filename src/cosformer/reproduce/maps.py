@@ -12,7 +12,7 @@ from cosformer.figures.threshold import threshold_frequency
 from cosformer.reproduce.cells import ATTENTIONS, Cell, recipes_of
 from cosformer.reproduce.ledger import Line
 from cosformer.reproduce.request import Request
-from cosformer.reproduce.state import DONE, diverged, state
+from cosformer.reproduce.state import DONE, diverged, place, state
 from cosformer.runs import read_run
 
 INPUTS = 8  # rows of the validation split
@@ -45,11 +45,11 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     weights: dict[str, list[np.ndarray]] = {}
     for name in request.attentions or ATTENTIONS["figure3"]:
         cell = Cell(recipe, name, 0)
-        run, _ = read_run(request.runs / cell.name) if state(cell, request.runs)[0] == DONE else (None, [])
+        run, _ = read_run(place(cell, request.runs)) if state(cell, request.runs)[0] == DONE else (None, [])
         if run is None or diverged(run):
             print(f"{name}: not run ({request.runs / cell.name} holds no finished run of {recipe})")
             continue
-        weights[name] = run_weights(request.runs / cell.name)
+        weights[name] = run_weights(run.path)
     if not weights:
         return
     document = frequency_document(

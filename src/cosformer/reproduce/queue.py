@@ -13,7 +13,7 @@ from typing import IO
 
 from cosformer import terminal
 from cosformer.reproduce.cells import Cell
-from cosformer.reproduce.state import DONE, HALF, MISSING, state
+from cosformer.reproduce.state import DONE, HALF, MISSING, place, state
 from cosformer.reproduce.summary import collect, one_line
 
 POLL_SECONDS = 0.2
@@ -94,9 +94,8 @@ class Queue:
         return None
 
     def _start(self, cell: Cell, lock: IO[str]) -> None:
-        folder = self.runs / cell.name
         resumes = state(cell, self.runs)[0] == HALF
-        words = ["resume", str(folder), "--quiet"] if resumes else cell.words(self.runs, self.threads)
+        words = command(cell, self.runs, self.threads)
         (self.runs / "logs").mkdir(exist_ok=True)
         log = (self.runs / "logs" / f"{cell.name}.log").open("ab")
         threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
@@ -138,7 +137,7 @@ class Queue:
     def _show(self) -> None:
         if self.running and sys.stderr.isatty():
             terminal.status(
-                " | ".join(f"{job.cell.name} {_progress(self.runs / job.cell.name)}" for job in self.running)
+                " | ".join(f"{job.cell.name} {_progress(place(job.cell, self.runs))}" for job in self.running)
             )
 
     def _stop(self, number: int, frame: object) -> None:
@@ -156,7 +155,7 @@ class Queue:
                 job.process.kill()
                 job.process.wait()
             job.log.close()
-            self.say(f"Stopped {job.cell.name} {_progress(self.runs / job.cell.name)}")
+            self.say(f"Stopped {job.cell.name} {_progress(place(job.cell, self.runs))}")
         self.running.clear()
 
 
@@ -164,6 +163,13 @@ def launcher(processes: int) -> list[str]:
     """What stands between python and the arguments of ``cosformer``."""
     distributed = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"] if processes > 1 else []
     return [*distributed, "-m", "cosformer"]
+
+
+def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
+    """The arguments of ``cosformer`` that begin or go on with the cell's run."""
+    if state(cell, runs)[0] == HALF:
+        return ["resume", str(place(cell, runs)), "--quiet"]
+    return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
 
 
 def _signal(job: Job, number: signal.Signals) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from cosformer.experiment import EXPERIMENT_FILE, Experiment
+from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.reproduce.cells import Cell
 from cosformer.runs import Run, read_run
 
@@ -22,13 +22,13 @@ def diverged(run: Run) -> bool:
 
 def state(cell: Cell, runs: Path) -> tuple[str, str]:
     """One of the words above, and for the last two what is the matter."""
-    folder = runs / cell.name
+    folder = place(cell, runs)
     if not (folder / EXPERIMENT_FILE).exists():
         return MISSING, ""
     run, problems = read_run(folder)
     if run is None:
         return BROKEN, f"{problems[0]}; remove {folder} to run it again"
-    found = differences(run.experiment, cell.experiment(runs))
+    found = differences(run.experiment, cell, runs)
     if found:
         return OTHER, f"{folder} holds another experiment ({'; '.join(found)}); move it away or give other --runs"
     if run.result is not None or diverged(run):
@@ -37,13 +37,36 @@ def state(cell: Cell, runs: Path) -> tuple[str, str]:
     return (BROKEN, f"{damaged[0]}; remove it to finish the run again") if damaged else (HALF, "")
 
 
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The fields in which two experiments differ, with both values; those that do not change the numbers are left out."""
-    a, b = (_flat(dataclasses.asdict(experiment)) for experiment in (one, other))
-    for values in (a, b):  # a folder of runs may be moved
-        values["start"] = values["start"] and Path(values["start"]).name
+def place(cell: Cell, runs: Path) -> Path:
+    """The folder of the cell's run: by its name, or another in ``runs`` that holds the same experiment."""
+    folder = runs / cell.name
+    if folder.exists():
+        return folder
+    for path in sorted(runs.glob(f"{cell.recipe}-*/{EXPERIMENT_FILE}")):
+        try:
+            if not differences(load_experiment(path.parent), cell, runs):
+                return path.parent
+        except ValueError:
+            continue  # broken, so nobody's run
+    return folder
+
+
+def differences(found: Experiment, cell: Cell, runs: Path) -> list[str]:
+    """The fields in which an experiment is not the cell's, with both values; those that do not change the numbers are left out."""
+    a, b = (_flat(dataclasses.asdict(experiment)) for experiment in (found, cell.experiment()))
+    if cell.before is not None:
+        # a start counts by what it is, not by where it lies: runs may be moved
+        a["start"] = _is_run_of(cell.before, runs / Path(a["start"] or "").name, runs) or a["start"]
+        b["start"] = True
     names = [name for name in sorted({*a, *b}) if name not in _FREE and a.get(name) != b.get(name)]
     return [f"{name} {a.get(name)!r}, not {b.get(name)!r}" for name in names]
+
+
+def _is_run_of(cell: Cell, folder: Path, runs: Path) -> bool:
+    try:
+        return not differences(load_experiment(folder), cell, runs)
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:

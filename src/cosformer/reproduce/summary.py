@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.reproduce.cells import Cell
-from cosformer.reproduce.state import DONE, diverged, state
+from cosformer.reproduce.state import DONE, diverged, place, state
 from cosformer.runs import Curve, Run, read_run
 
 CURVE_POINTS = 40
@@ -53,7 +53,9 @@ def summary(run: Run, cell: Cell) -> dict[str, Any] | None:
     }
     line |= {"scores": {}, "baseline": {}, "learned": {}} | {key: source[key] for key in _RESULT if key in source}
     # as anyone would type it: the run may have been resumed, and lies somewhere on one machine
-    line["command"] = " ".join(["cosformer", *cell.words(Path("runs"), run.experiment.train.threads)])
+    runs = Path("runs")
+    start = None if cell.before is None else runs / cell.before.name
+    line["command"] = " ".join(["cosformer", *cell.words(runs / cell.name, start, run.experiment.train.threads)])
     line["train_loss"] = thinned(run.train_curve("loss"))
     line["valid_loss"] = thinned(run.eval_curve(_selection(run), "loss"))
     line["note"] = run.experiment.note
@@ -66,7 +68,7 @@ def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[dict[str, Any]], li
     for cell in dict.fromkeys(cells):
         kind, why = state(cell, runs)
         problems += [why] if why else []
-        run, found = read_run(runs / cell.name) if kind == DONE else (None, [])
+        run, found = read_run(place(cell, runs)) if kind == DONE else (None, [])
         problems += found
         line = summary(run, cell) if run is not None else None
         missing = [key for key in _NEEDED if line is not None and key not in line]
