@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,22 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 60.0
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
+# gives the two pipes the numbers that the browser expects, whatever they are here
+_START = """
+import os, sys
+for number, pipe in enumerate([os.dup(int(name)) for name in sys.argv[1:3]], start=3):
+    os.dup2(pipe, number)
+    os.set_inheritable(number, True)  # dup2 leaves it as it is where both are the same
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -22,11 +39,17 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_child, self._write = os.pipe()
         self._read, from_child = os.pipe()
-        flags = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --remote-debugging-pipe"
-        # sh gives the two pipes the numbers that the browser expects
-        command = f'exec "{program}" {flags} --user-data-dir="{profile}" about:blank 3<&{to_child} 4>&{from_child}'
         self._process = subprocess.Popen(
-            ["sh", "-c", command],
+            [
+                sys.executable,
+                "-c",
+                _START,
+                str(to_child),
+                str(from_child),
+                program,
+                *_FLAGS,
+                f"--user-data-dir={profile}",
+            ],
             pass_fds=(to_child, from_child),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -120,3 +143,113 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found = Browser(program, tmp_path_factory.mktemp("profile"))
     yield found
     found.close()
+
+
+def _row(place: str, **more: Any) -> dict[str, Any]:
+    return {"id": place, "what": f"what {place}", "unit": "times faster", "better": "higher", **more}
+
+
+def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
+    return {
+        "recipe": recipe,
+        "task": task,
+        "attention": attention,
+        "seed": seed,
+        "status": "done",
+        "scores": {"valid": scores, "test": scores},
+        "learned": {"valid": True, "test": True},
+        "baseline": {},
+        "seconds": 90.0,
+        "machine": {"cpu": "a made-up CPU", "cores": 2},
+        "command": f"cosformer train {recipe} --train.seed {seed}",
+        "train_loss": [[50, 3.0 + seed], [100, 2.0 + seed]],
+        "valid_loss": [[50, 3.5 + seed], [100, 2.5 + seed]],
+        "note": "4 layers.",
+    }
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder of made-up results of every kind; each number in them is looked for in the page."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    machine = {"cpu": "another CPU", "instructions": "AVX2", "cores": 2, "threads": 2, "system": "Linux x86_64"}
+    machine |= {"python": "3.11", "torch": "2.9", "load": 0.1}
+    about = {"format": 1, "command": "cosformer bench attention", "date": "2026-01-02", "commit": None}
+    about |= {"machine": machine, "settings": {}}
+    spread = {"value": 12.5, "low": 12.0, "high": 13.0}
+    times = [
+        _row(f"forward/{mode}/{n}/sdpa", **spread, milliseconds={"cosformer": n / 100, "sdpa": n**2 / 1e4})
+        for mode in ("causal", "non-causal")
+        for n in (1024, 4096)
+    ]
+    zoo = [
+        _row(f"zoo/{name}/plain/{kind}", value=1.0, low=1.0, high=1.0, by_length={"1024": 3.0, "2048": 6.5})
+        for name in ("cosformer", "linear")
+        for kind in ("time", "memory")
+    ]
+    text = []
+    for mode in ("inference", "training"):
+        for name, factor in (("softmax", 4.0), ("cosformer", 1.0)):
+            for n in (1000, 2000):
+                both = {name: n * factor, "softmax": n * 4.0}
+                text.append(_row(f"text/{mode}/{n}/{name}", value=4 / factor, low=1.0, high=9.0, milliseconds=both))
+                text.append(_row(f"text/memory/{mode}/{n}/{name}", value=n * factor / 10, low=1.0, high=1.0))
+        text.append(_row(f"text/memory/{mode}/4000/softmax", note="out of memory: needs more than 8 GB"))
+        text.append(_row(f"text/memory/{mode}/4000/cosformer", value=400.0, low=1.0, high=1.0))
+    finding = {"form": "causal, padded", "backend": "chunked", "dtype": "float64", "output": 3e-16, "gradient": 4e-15}
+    check = {"exactness": [finding | {"limit": 1e-12, "passed": True}], "passed": True}
+    claim = {"key": "lm", "says": "On par with softmax in causal language modelling", "where": "table 2"}
+    claim |= {
+        "test": "language modelling, test loss",
+        "unit": "nats",
+        "outcome": "holds here",
+        "reason": "0.125 better",
+    }
+    claim |= {"command": "cosformer reproduce ledger", "recipes": ["lm-x"]}
+    claim |= {"rows": [{"attention": "cosformer", "seeds": 3, "learned": 3, "mean": 4.625, "error": 0.011}]}
+    identity = [[100 * (i == j) for j in range(8)] for i in range(8)]
+    panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}
+    frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "panels": [panel]}
+    frequency |= {"thresholds": [round(0.05 * i, 2) for i in range(1, 20)], "command": "cosformer reproduce figure3"}
+    documents = {
+        "attention": about | {"rows": times},
+        "zoo": about | {"rows": zoo},
+        "text": about | {"rows": text, "settings": {"batch": 2, "width": 256}},
+        "peers": about | {"rows": [_row("peers/local", **spread, goal=1.0)]},
+        "check": check,
+        "ledger": {"format": 1, "claims": [claim, claim | {"outcome": "not run", "rows": []}]},
+        "figure3": frequency,
+    }
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    lines = [_line("lm-small", "lm", "cosformer", seed, perplexity=20.0 + seed, loss=3.0) for seed in range(3)]
+    lines += [_line("mlm-small", "mlm", "relu", 0, loss=2.125)]
+    lines += [_line("finetune-sst2-small", "classify", "cosformer", 0, accuracy=0.8125)]
+    lines += [_line("lra-listops-small", "classify", name, 0, accuracy=0.375) for name in ("cosformer", "softmax")]
+    (folder / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of one finished run."""
+    from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+
+    experiment = Experiment(
+        recipe="lm-small",
+        task="lm",
+        data=DataConfig("python"),
+        model=ModelConfig("adaptive_lm", attention="softmax"),
+        train=TrainConfig(steps=100, batch=1, lr=0.1),
+    )
+    path = tmp_path / "runs" / "one"
+    path.mkdir(parents=True)
+    (path / "experiment.json").write_text(experiment.to_json())
+    info = {"status": "done", "seconds": 60.0, "command": "cosformer train lm-small --model.attention softmax"}
+    (path / "run.json").write_text(json.dumps(info))
+    lines = [{"kind": "train", "step": 50, "loss": 4.0}, {"kind": "train", "step": 100, "loss": 3.0}]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scores = {"test": {"perplexity": 31.5, "loss": 3.45}}
+    (path / "result.json").write_text(json.dumps({"scores": scores, "learned": {"test": False}}))
+    return path

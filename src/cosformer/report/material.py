@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cosformer.bench.results import rows_of
 from cosformer.figures.frequency import KIND
 from cosformer.report.outcomes import Outcome, read_outcomes
 from cosformer.runs import find_runs
@@ -66,6 +67,11 @@ def _add(material: Material, path: Path) -> None:
     elif isinstance(document, dict) and isinstance(document.get("exactness"), list):
         material.checks[path.name] = document
     elif isinstance(document, dict) and isinstance(document.get("rows"), list):
-        material.benches[path.name] = document
+        try:
+            rows_of(document)
+        except TypeError as error:
+            material.problems.append(f"{path} cannot be used: {error}")
+        else:
+            material.benches[path.name] = document
     else:
         material.problems.append(f"{path} is none of the results that are known here")

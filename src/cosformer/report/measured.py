@@ -8,11 +8,11 @@ from cosformer import paper
 from cosformer.bench import table as bench_table
 from cosformer.bench.results import Row, rows_of
 from cosformer.figures import speed as speed_figures
-from cosformer.figures.bubble import TradeOff, trade_off
 from cosformer.figures.figure import Figure
 from cosformer.figures.frequency import frequency_figures
 from cosformer.report.html import Html, code, details, gallery, join, paragraph, table, tag, text
 from cosformer.report.material import Material
+from cosformer.report.trade_off import our_trade_off, paper_trade_off
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _VERDICTS = {
@@ -56,8 +56,8 @@ def speed(material: Material) -> Html:
     known = list(_TITLES)
     for name in sorted(material.benches, key=lambda name: known.index(name) if name in known else len(known)):
         parts += _guarded(material, name, lambda name=name: [_bench(name, material.benches[name])])
-    drawn = _guarded(material, "figure 1", lambda: [_paper_trade_off()])
-    return join([*parts, tag("h3", "Score, speed and memory in the paper"), gallery(drawn)])
+    drawn = _guarded(material, "figure 1", lambda: _trade_offs(material))
+    return join([*parts, tag("h3", "Score, speed and memory"), gallery(drawn)])
 
 
 def attention_maps(material: Material) -> Html:
@@ -198,6 +198,10 @@ def _tables(kind: str, results: dict[str, Any], rows: list[Row]) -> list[bench_t
         from cosformer.bench import train
 
         return train.tables(results)
+    if kind == "text":
+        from cosformer.bench import text as text_bench
+
+        return text_bench.tables(results)
     body = []
     for row in rows:
         sign = "at least" if row.better == "higher" else "at most"
@@ -215,15 +219,15 @@ def _pictures(kind: str, results: dict[str, Any]) -> list[Figure]:
         found = {tuple(row.id.split("/")[2:]) for row in rows_of(results) if row.by_length}
         wanted = [(mode, what) for mode in ("plain", "causal") for what in ("time", "memory")]
         return [speed_figures.zoo(results, *pair) for pair in wanted if pair in found]
+    if kind == "text":
+        return [speed_figures.text(results, m, what) for m in ("inference", "training") for what in ("speed", "memory")]
     return []
 
 
-def _paper_trade_off() -> Figure:
-    found = [TradeOff(n, x["score"] or 0.0, x["speed"] or 0.0, None) for n, x in paper.FIGURE1.items() if x["speed"]]
-    title = "Figure 1 from the paper's tables 4 and 5"
-    return trade_off(
-        found, name="figure1-paper", title=title, score="LRA average (%)", speed="training steps per second at 2K"
-    )
+def _trade_offs(material: Material) -> list[Figure]:
+    """Figure 1, ours where there is enough for it, and from the paper's tables."""
+    found = (our_trade_off(material.outcomes, results) for results in material.benches.values())
+    return [*(figure for figure in found if figure is not None), paper_trade_off()]
 
 
 def _claim(claim: dict[str, Any]) -> Html:
