@@ -34,7 +34,8 @@ class CosformerConfig(PreTrainedConfig):
     ``mean_all`` positions. pairing: how two documents' vectors a, b meet: ``four`` is [a, b, a*b, a-b], ``concat`` [a, b].
     classifier_sizes: hidden widths of the classifier, [hidden_size] unless given.
     adaptive_cutoffs: where the bands of an adaptive input and softmax end; each next band is ``adaptive_factor`` times
-    narrower. initializer: ``normal`` with initializer_range, or ``xavier``; embedding_range: of token embeddings, if other.
+    narrower. sparse_prediction: a masked language model that gets labels scores their places alone and leaves out the logits,
+    which takes much less time and memory. initializer: ``normal`` with initializer_range, or ``xavier``; embedding_range: of token embeddings, if other.
     """
 
     model_type: ClassVar[str] = "cosformer"
@@ -72,6 +73,7 @@ class CosformerConfig(PreTrainedConfig):
     adaptive_cutoffs: list[int] | None = None
     adaptive_factor: int = 4
     adaptive_dropout: float | int = 0.0
+    sparse_prediction: bool = False
     initializer: str = "normal"
     initializer_range: float = 0.02
     embedding_range: float | None = None

@@ -11,6 +11,8 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
 
+IGNORED = -100
+
 
 class MaskedLMHead(nn.Module):
     """Linear, GELU, LayerNorm, then scores of every word: the embeddings' weights and a bias per word."""
@@ -58,9 +60,14 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        reduction: str = "mean",
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """``labels [B,N]``: the true ids at the masked places, -100 elsewhere."""
+        """``labels [B,N]``: the true ids at the masked places, -100 elsewhere. ``reduction="none"`` gives the loss of each
+        place, ``[B,N]``, 0 where none counts, and no logits.
+        """
+        if reduction not in ("mean", "none"):
+            raise ValueError(f"reduction={reduction!r}; known: mean, none")
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -69,8 +76,21 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.lm_head(body.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)
+        hidden = body.last_hidden_state
+        logits = loss = None
+        if labels is None or not (self.config.sparse_prediction or reduction == "none"):
+            logits = self.lm_head(hidden)
+            if labels is not None:
+                loss = self._mean(logits, labels, **kwargs)
+        else:
+            counted = labels != IGNORED
+            scores, wanted = self.lm_head(hidden[counted]), labels[counted]
+            if reduction == "none":
+                losses = F.cross_entropy(scores.float(), wanted, reduction="none")
+                loss = losses.new_zeros(labels.shape).masked_scatter(counted, losses)
+            else:
+                loss = self._mean(scores, wanted, **kwargs)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]
+
+    def _mean(self, scores: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
+        return self.loss_function(logits=scores, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.data.batches import pad_rows
@@ -70,6 +69,7 @@ class MLM(Task):
             "max_position_embeddings": self.length,
             "is_decoder": False,
             "cls_token": False,
+            "sparse_prediction": True,
             "pad_token_id": self.pad_id,
             "bos_token_id": self.bos_id,
             "eos_token_id": self.dataset.vocabulary.eos_id,
@@ -114,11 +114,7 @@ class MLM(Task):
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
         batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
-        labels = batch["labels"]
-        counted = labels != IGNORED
-        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        losses = torch.zeros(labels.shape, device=labels.device)
-        losses[counted] = F.cross_entropy(logits[counted].float(), labels[counted], reduction="none")
+        losses, counted = model(**batch, reduction="none").loss, batch["labels"] != IGNORED
         return row_sums(losses.double().sum(1).cpu().numpy(), counted.sum(1).cpu().numpy())
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
