@@ -31,7 +31,8 @@ def svg(width: int, height: int, label: str, *parts: str) -> str:
     """A whole picture; ``label`` is what a screen reader says."""
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"',
+            f' role="img" aria-label="{label}">',
             f"<title>{label}</title>",
             f"<style>{STYLE}</style>",
             f'<rect class="paper" width="{width}" height="{height}" rx="8"/>',
