@@ -17,7 +17,7 @@ from cosformer.figures.frequency import frequency_document, frequency_figures
 from cosformer.figures.heat_maps import Panel, as_png, colours, heat_maps
 from cosformer.figures.loss_curves import loss_curves, mean_curve
 from cosformer.figures.png import png
-from cosformer.figures.speed import operator_times, zoo
+from cosformer.figures.speed import operator_times, text, zoo
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -208,3 +208,28 @@ def test_pictures_are_xml_whatever_the_names(tmp_path: Path) -> None:
     assert figure.save(tmp_path / "new").read_bytes() == figure.data and figure.uri.startswith(
         "data:image/svg+xml;base64,"
     )
+
+
+def test_the_text_model_with_crosses_where_memory_ran_out() -> None:
+    results = document(
+        {"id": "text/training/1000/softmax", "milliseconds": {"softmax": 500.0}},
+        {"id": "text/training/1000/cosformer", "milliseconds": {"cosformer": 250.0, "softmax": 500.0}},
+        {"id": "text/training/2000/cosformer", "milliseconds": {"cosformer": 500.0}},
+        {"id": "text/inference/1000/cosformer", "milliseconds": {"cosformer": 10.0}},
+        {"id": "text/memory/training/1000/softmax", "value": 80.0},
+        {"id": "text/memory/training/2000/softmax", "value": None, "note": "out of memory: 8 GB"},
+        {"id": "text/memory/training/2000/linear", "value": None, "note": "not run: it has no such form"},
+        {"id": "text/memory/training/1000/cosformer", "value": 30.0},
+        {"id": "text/memory/training/2000/cosformer", "value": 60.0},
+        {"id": "text/order/training/1000", "value": 0.5},
+    )
+    speed = text(results, "training", "speed")
+    assert speed.alt.endswith(
+        "softmax: 2 at 1,000, 2 at 1,000. cosformer: 4 at 1,000, 2 at 2,000. softmax: out of memory at 2,000."
+    )
+    assert len(of_class(speed, "line")) == 2 and len(of_class(speed, "cross")) == 1 and "×" in speed.caption
+    memory = text(results, "training", "memory")
+    assert "cosformer: 30 at 1,000, 60 at 2,000." in memory.alt and len(of_class(memory, "cross")) == 1
+    heights = [float((of_class(f, "cross")[0].get("d") or "").split()[1].split("l")[0]) for f in (speed, memory)]
+    assert heights[0] > 200 > 60 > heights[1]  # the slowest is at the foot, the largest at the top
+    assert "×" not in text(results, "inference", "speed").caption
