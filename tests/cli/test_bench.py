@@ -295,11 +295,66 @@ def test_the_zoo_measures_time_memory_and_growth(
     assert set(line.split()[1:]) == {"-"}
 
 
+def test_growth_of_the_zoo_has_a_goal_only_where_it_is_linear() -> None:
+    lengths = (2048, 4096, 8192)
+    for name, wanted in (("linear", 2.6), ("clustered", 2.6), ("softmax", None), ("sparse", None)):
+        assert zoo._row(name, "plain", "time growth", lengths).goal == wanted
+        assert zoo._row(name, "plain", "time", lengths).goal is None
+    assert zoo._row("linear", "plain", "time growth", (1024, 2048)).goal is None
+
+
+def test_the_zoo_says_whether_growth_is_as_wanted() -> None:
+    def grown(name: str, kind: str, value: float) -> Row:
+        goal = None if name == "softmax" else 2.6
+        return Row(f"zoo/{name}/plain/{kind} growth", "a row", "times", "lower", value, value, value, goal=goal)
+
+    rows = [grown(name, kind, 2.0) for name in ("relu", "linear", "softmax") for kind in ("time", "memory")]
+    rows[2] = grown("linear", "time", 2.7)
+    rows += [Row("zoo/relu/causal/time growth", "a row", "times", "lower", note=zoo.NO_SUCH_FORM)]
+    rows += [Row("zoo/relu/plain/time", "a row", "ms", "lower", 1.0, 1.0, 1.0, by_length={"4096": 1.0, "8192": 2.0})]
+    title, header, body = table.tables(document(*rows))[-1]
+    assert title.startswith("Growth from 4,096 to 8,192 tokens: at most 2.6") and header[-1] == "reached"
+    assert {line[0]: line[-1] for line in body} == {"relu": "yes", "linear": "no"}
+
+
+def test_an_interrupted_run_of_the_zoo_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+
+    def rows(chosen: list[str], lengths: Any, *, repeats: int, threads: int) -> Any:
+        asked.append(chosen)
+        for name in chosen:
+            if name == "linear" and len(asked) == 1:
+                yield Row(f"zoo/{name}/plain/time", "a row", "ms", "lower", 1.0, 1.0, 1.0, by_length={"512": 1.0})
+                raise KeyboardInterrupt
+            yield from (Row(row, "a row", "ms", "lower", note=zoo.NO_SUCH_FORM) for row in sorted(zoo.ids(name)))
+
+    monkeypatch.setattr(zoo, "rows", rows)
+    target = str(tmp_path / "zoo.json")
+    words = ["bench", "attention", "--attentions", "relu,linear,spe", "--quick", "--json", target]
+    words += ["--threads", str(torch.get_num_threads())]
+
+    def run(*more: str) -> None:
+        attention.measure(cli.build_parser("bench").parse_args([*words, *more]))
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert len(results.rows_of(results.read(Path(target)))) == len(zoo.ids("relu")) + 1
+
+    run("--resume")
+    assert asked == [["relu", "linear", "spe"], ["linear", "spe"]]
+    found = [row.id for row in results.rows_of(results.read(Path(target)))]
+    assert len(found) == len(set(found)) and set(found) == zoo.ids("relu") | zoo.ids("linear") | zoo.ids("spe")
+
+    with pytest.raises(ValueError, match="other settings"):
+        run("--resume", "--lengths", "1024,2048")
+
+
 def test_peak_memory_of_the_zoo_is_that_of_a_quadratic_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mechanism that forms an N x N matrix per head is caught with it, at every length in one process."""
     lengths = [2048, 512, 1024]  # the longest first: what it leaves behind must not show in the next
-    arguments = {"name": "synthesizer", "mode": "plain", "lengths": lengths}
-    found = dict(zip(lengths, measure.in_fresh_process("cosformer.bench.zoo:peaks", 1, **arguments), strict=True))
+    arguments = {"name": "synthesizer", "modes": ["plain"], "lengths": lengths}
+    peaks = measure.in_fresh_process("cosformer.bench.zoo:peaks", 1, **arguments)["plain"]
+    found = dict(zip(lengths, peaks, strict=True))
     for n, peak in found.items():
         assert 0.9 * zoo.HEADS * n**2 * 4 < peak < 5 * zoo.HEADS * n**2 * 4
     assert math.log2(found[2048] / found[1024]) > 1.7

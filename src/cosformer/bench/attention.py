@@ -29,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=_positive, default=9, help="of each timing (default: %(default)s); long ones stop at 3")
     add("--quick", action="store_true", help="fewer lengths and repeats: a minute instead of several")
     add("--json", metavar="FILE", help="write the results there; '-' prints them instead of tables")
+    add("--resume", action="store_true", help="with --attentions: keep what an interrupted run wrote to --json FILE")
     add("--read", type=Path, metavar="FILE", help="show the results in FILE, measure nothing")
     add("--markdown", action="store_true", help="print Markdown tables")
     add("--into", type=Path, metavar="FILE", help=f"put the Markdown between FILE's '{MARKER}' markers")
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(json.dumps(new, indent=1))
     elif args.json:
-        Path(args.json).write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+        _write(new, Path(args.json))
     if args.into:
         text = args.into.read_text(encoding="utf-8")
         args.into.write_text(table.insert(text, MARKER, table.as_markdown(new)), encoding="utf-8")
@@ -68,9 +69,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     about = machine.describe(args.threads)
-    found = list(_rows(args))
-    terminal.status("")
-    settings = {
+    settings: dict[str, Any] = {
         "quick": args.quick,
         "repeats": args.repeats,
         "backend": args.backend,
@@ -78,26 +77,67 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "heads": 8,
         "channels": 64,
     }
-    return results.document(found, about, machine.provenance(_command(args)), settings)
+    found: list[Any] = []
+    if args.attentions is not None:
+        from cosformer.bench import zoo
+
+        settings |= {"lengths": list(_zoo_lengths(args)), "protocol": zoo.PROTOCOL}
+        found = _kept(args, about, settings)
+    by_whom = machine.provenance(_command(args))
+    for row in _rows(args, {row.id for row in found}):
+        found.append(row)
+        # the zoo takes minutes: an interrupted run is not lost
+        if args.attentions is not None and args.json not in (None, "-"):
+            _write(results.document(found, about, by_whom, settings), Path(args.json))
+    terminal.status("")
+    return results.document(found, about, by_whom, settings)
 
 
-def _rows(args: argparse.Namespace) -> Iterator[Any]:
+def _rows(args: argparse.Namespace, known: set[str]) -> Iterator[Any]:
+    """The rows still to be measured."""
     repeats = min(args.repeats, 3) if args.quick else args.repeats
     if args.attentions is None:
         from cosformer.bench import operator
         from cosformer.ops.backends import available_backends
 
-        known = ["auto", *available_backends()]
-        if args.backend not in known:
-            raise ValueError(f"--backend {args.backend} does not run here; there are: {', '.join(known)}")
+        if args.resume:
+            raise ValueError("--resume goes on with a run of --attentions; the operator's is short: run it again")
+        backends = ["auto", *available_backends()]
+        if args.backend not in backends:
+            raise ValueError(f"--backend {args.backend} does not run here; there are: {', '.join(backends)}")
         lengths = args.lengths or (QUICK_LENGTHS if args.quick else LENGTHS)
         return operator.rows(lengths, backend=args.backend, repeats=repeats, threads=args.threads)
     from cosformer.bench import zoo
 
     if args.backend != "auto":
         raise ValueError(f"--backend {args.backend} is for the operator; leave it out with --attentions")
-    lengths = args.lengths or (QUICK_ZOO_LENGTHS if args.quick else ZOO_LENGTHS)
-    return zoo.rows(zoo.names(args.attentions), lengths, repeats=repeats, threads=args.threads)
+    chosen = [name for name in zoo.names(args.attentions) if not zoo.ids(name) <= known]
+    return zoo.rows(chosen, _zoo_lengths(args), repeats=repeats, threads=args.threads)
+
+
+def _zoo_lengths(args: argparse.Namespace) -> tuple[int, ...]:
+    return args.lengths or (QUICK_ZOO_LENGTHS if args.quick else ZOO_LENGTHS)
+
+
+def _kept(args: argparse.Namespace, machine: dict[str, Any], settings: dict[str, Any]) -> list[Any]:
+    """With --resume, the rows of attentions that --json FILE holds completely; they must be of this run's making."""
+    from cosformer.bench import results, zoo
+
+    if not args.resume:
+        return []
+    if args.json in (None, "-"):
+        raise ValueError("--resume needs --json FILE, the file of the run to go on with")
+    old = results.read(Path(args.json))
+    same = ("cpu", "instructions", "cores", "threads", "torch")
+    if old["settings"] != settings or any(old["machine"][key] != machine[key] for key in same):
+        raise ValueError(f"{args.json} is from another machine or other settings; run without --resume")
+    rows = results.rows_of(old)
+    complete = [name for name in zoo.names("all") if zoo.ids(name) <= {row.id for row in rows}]
+    return [row for row in rows if row.id.split("/")[1] in complete]
+
+
+def _write(found: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _command(args: argparse.Namespace) -> list[str]:

@@ -35,13 +35,19 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def interleaved(
-    actions: Mapping[str, Callable[[], Any]], *, repeats: int, budget: float = 20.0, warm: bool = False
+    actions: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int,
+    budget: float = 20.0,
+    warm: bool = False,
+    settle: bool = False,
 ) -> dict[str, list[float]]:
     """Seconds per call of each action, one sample per repeat, the actions taking turns.
 
     Whatever disturbs the machine for a while then disturbs all of them, and ratios of samples with the same index stand.
     ``budget``: seconds after which no further repeat starts, once there are three. ``warm``: the actions have run before and
-    are long, so a sample is one call.
+    are long, so a sample is one call. ``settle``: an untimed call comes before each sample, so that what the neighbour left in
+    caches and in the allocator does not count.
     """
     calls = {name: 1 if warm else _calls_per_sample(action) for name, action in actions.items()}
     samples: dict[str, list[float]] = {name: [] for name in actions}
@@ -51,6 +57,8 @@ def interleaved(
             break
         # every second round runs backwards, so that none always follows the same neighbour
         for name in list(actions)[:: 1 if repeat % 2 == 0 else -1]:
+            if settle:
+                actions[name]()
             samples[name].append(_seconds(actions[name], calls[name]))
     return samples
 

@@ -127,7 +127,7 @@ def number(value: float) -> str:
 
 
 def _zoo_tables(rows: list[Row]) -> list[Table]:
-    """One table per mode: attentions down; milliseconds and MB at each length and their growth across."""
+    """One table per mode: attentions down; milliseconds and MB at each length and their growth across. Then the goals."""
     from cosformer.bench.zoo import MODES
 
     cells = {tuple(row.id.split("/")[1:]): row for row in rows}
@@ -141,17 +141,36 @@ def _zoo_tables(rows: list[Row]) -> list[Table]:
         body = []
         for name in names:
             kinds = [cells[name, mode, kind] for kind in ("time", "memory") if (name, mode, kind) in cells]
-            body.append([name, *(cell for row in kinds for cell in _zoo_cells(row, lengths))])
+            body.append([name, *(text for row in kinds for text in _zoo_cells(row, lengths))])
         title = f"{mode.capitalize()} forward, float32, one sequence, 8 heads of 64 channels; memory above the inputs."
         found.append(Table(title, header, body))
-    return found
+    goals = _zoo_goals(cells, names, lengths)
+    return [*found, goals] if goals.rows else found
 
 
 def _zoo_cells(row: Row, lengths: list[int]) -> list[str]:
-    from cosformer.bench.zoo import NO_CAUSAL_FORM, growth
+    from cosformer.bench.zoo import NO_SUCH_FORM, growth
 
     if row.value is None:
-        return [NO_CAUSAL_FORM if row.note == NO_CAUSAL_FORM else "not run"] * (len(lengths) + 1)
+        return [NO_SUCH_FORM if row.note == NO_SUCH_FORM else "not run"] * (len(lengths) + 1)
     grown = growth(row)
     factor = "" if grown is None else f"{grown[0]:.2f}x (N^{grown[1]:.2f})"
     return [*(number(row.by_length[str(n)]) for n in lengths), factor]
+
+
+def _zoo_goals(cells: dict[tuple[str, ...], Row], names: list[str], lengths: list[int]) -> Table:
+    """Attentions that are to grow with the length alone: growth in each mode, and whether all of them do."""
+    from cosformer.bench.zoo import GOAL, MODES, NO_SUCH_FORM
+
+    kinds = [(mode, kind) for mode in MODES for kind in ("time growth", "memory growth")]
+    body = []
+    for name in names:
+        found = [cells.get((name, *kind)) for kind in kinds]
+        wanted = [row for row in found if row is not None and row.note != NO_SUCH_FORM]
+        if not any(row.goal is not None for row in wanted):
+            continue
+        shown = [NO_SUCH_FORM if row is not None and row.note == NO_SUCH_FORM else cell(row) for row in found]
+        body.append([name, *shown, "yes" if all(row.met for row in wanted) else "no"])
+    title = "Growth" if len(lengths) < 2 else f"Growth from {lengths[-2]:,} to {lengths[-1]:,} tokens"
+    header = ["attention", *(f"{mode}, {kind.removesuffix(' growth')}" for mode, kind in kinds), "reached"]
+    return Table(f"{title}: at most {GOAL:g} times the time and the memory (median and quartiles).", header, body)
