@@ -36,8 +36,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 # Learned D x D maps of the values leave no choice of their width.
 SAME_VALUE_DIM = {("longformer", 2)}
-# No bidirectional form.
-CAUSAL_ONLY = {"rfa_gate_gaussian", "rfa_gate_arccos"}
 # Rules that hold for the others and are no promise of these.
 NO_PROMISE: dict[str, dict[str, str]] = {
     "padding": {"bigbird": "its last block is the last of the tensor, padded or not"},
@@ -67,7 +65,7 @@ class Case:
     @property
     def forms(self) -> list[bool]:
         """The values of ``causal`` it can be built with."""
-        return [causal for causal in (False, True) if (self.traits.causal if causal else self.name not in CAUSAL_ONLY)]
+        return [form for form, there in ((False, self.traits.bidirectional), (True, self.traits.causal)) if there]
 
     def build(self, causal: bool, weights: int = 0, **changes: Any) -> Attention:
         torch.manual_seed(weights)

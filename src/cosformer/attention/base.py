@@ -17,6 +17,7 @@ class Traits:
     causal: bool  # has a left-to-right form
     cross: bool  # takes keys of another length than the queries
     streaming: bool  # has `extend` and a state
+    bidirectional: bool = True  # has a form in which every row may attend to every key
     deviations: tuple[str, ...] = ()  # rules of the contract it breaks by its nature, each with its reason and size
 
 
@@ -70,6 +71,9 @@ class Attention(nn.Module):
         if causal and not self.traits.causal:
             name = type(self).__name__
             raise ValueError(f"{name} has no causal form; build it with causal=False or choose another attention")
+        if not causal and not self.traits.bidirectional:
+            name = type(self).__name__
+            raise ValueError(f"{name} goes from left to right and has no other form; build it with causal=True")
         self.num_heads, self.head_dim, self.max_len, self.causal = num_heads, head_dim, max_len, causal
 
     def extra_repr(self) -> str:

@@ -24,11 +24,6 @@ class GatedRandomFeatures(RandomFeatures):
     def __init__(
         self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, num_features: int, seed: int
     ) -> None:
-        if not causal:
-            name = type(self).__name__
-            raise ValueError(
-                f"{name} is a recurrence from left to right and has no other form; build it with causal=True"
-            )
         sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_len": max_len}
         super().__init__(**sizes, causal=causal, num_features=num_features, seed=seed)
         self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1).uniform_(-1, 1) * head_dim**-0.5)

@@ -8,7 +8,15 @@ from cosformer.attention.rfa_gaussian import fourier_features
 class RfaGateGaussian(GatedRandomFeatures):
     """The map of :class:`RfaGaussian` with the gate of :class:`GatedRandomFeatures` (Peng et al. 2021); causal only."""
 
-    traits = Traits(paper="Peng et al. 2021", time="N F D", memory="N F", causal=True, cross=False, streaming=True)
+    traits = Traits(
+        paper="Peng et al. 2021",
+        time="N F D",
+        memory="N F",
+        causal=True,
+        cross=False,
+        streaming=True,
+        bidirectional=False,
+    )
     normaliser = "signed"
     activation = staticmethod(fourier_features)
 
