@@ -1,5 +1,7 @@
 """Every mistake of the caller: an error that names the value, the limit and the way out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,9 +51,19 @@ BAD = {
     "other state": (
         (Q[:1], K[:1], V[:1]),
         {"causal": True, "state": STATE, "max_len": 20},
-        r"state holds \(2, 4, 16, 8\)",
+        r"state holds kv \(2, 4, 16, 8\) and z \(2, 4, 16\); k and v of this call need .* = \[1, 4, 16, 8\]",
     ),
     "not a state": ((Q, K, V), {"causal": True, "state": (K, V), "max_len": 20}, r"state is a tuple"),
+    "state of two shapes": (
+        (Q, K, V),
+        {"causal": True, "state": replace(STATE, z=STATE.z[:, :, :8]), "max_len": 20},
+        r"z \(2, 4, 8\); k and v of this call need .* \[B, Hk, F\] = \[2, 4, 16\]",
+    ),
+    "state of two dtypes": (
+        (Q, K, V),
+        {"causal": True, "state": replace(STATE, z=STATE.z.double()), "max_len": 20},
+        r"state is torch.float64 and k is torch.float32",
+    ),
     "state dtype": (
         (Q.double(), K.double(), V.double()),
         {"causal": True, "state": STATE, "max_len": 20},
@@ -109,3 +121,17 @@ def test_state_on_another_device():
     moved = LinearState(STATE.kv.to("meta"), STATE.z.to("meta"), STATE.position, STATE.max_len)
     with pytest.raises(ValueError, match=r"state is on meta and k on cpu"):
         cosformer_attention(Q, K, V, causal=True, state=moved, max_len=20)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "message"),
+    [
+        ((Q[..., :5], K, V), {}, r"q has 5 channels and k has 8"),
+        ((Q, K[:, :, :3], V[:, :, :3]), {"causal": True}, r"N=6 queries over S=3 keys: N must be at most S"),
+        ((Q, K, V), {"state": STATE}, r"need \[B, Hk, F, E\] = \[2, 4, 8, 8\]"),
+        ((Q, K, V), {"key_mask": torch.ones(2, 5).bool()}, r"key_mask has shape \(2, 5\)"),
+    ],
+)
+def test_linear_attention_checks_too(tensors, options, message):
+    with pytest.raises(ValueError, match=message):
+        linear_attention(*tensors, **options)

@@ -198,3 +198,17 @@ def test_a_watched_call_goes_through_the_dispatcher():
     graph = make_fx(lambda q, k, v: cosformer_attention(q, k, v, causal=True, max_len=300))(*x)
     assert "linear_forward" in graph.code
     assert linear._unwatched(*x)
+
+
+@pytest.mark.parametrize("n", [20, 300])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace_sees_the_kernel(causal, n):
+    """A trace records operators: a kernel called behind its back would leave its first result in it."""
+    q, k, v, other = (torch.randn(1, 2, n, 8) for _ in range(4))
+
+    def attend(x):
+        return cosformer_attention(x, k, v, causal=causal, max_len=n)
+
+    traced = torch.jit.trace(attend, (q,))
+    assert torch.allclose(traced(other), attend(other), atol=1e-5)

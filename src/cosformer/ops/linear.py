@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import backends
+from cosformer.ops.checks import check_state, check_tensors
 from cosformer.ops.chunk import FP16_MAX
 from cosformer.ops.dense import dense_attention, dense_forward, dense_state
 from cosformer.ops.factored import factored_attention
@@ -45,6 +46,11 @@ def linear_attention(
     eps added (``add``), keeps its sign away from zero (``signed``), or is not divided by (``none``).
     """
     check_normaliser(normaliser)
+    check_tensors(fq, fk, v, key_mask)
+    if causal and fq.shape[2] > fk.shape[2]:
+        raise ValueError(f"causal attention of N={fq.shape[2]} queries over S={fk.shape[2]} keys: N must be at most S")
+    if state is not None:
+        check_state(state, fk, v, fk.shape[3], 0)
     backends.check_backend(backend, fq, fk, v)
     problem = Problem(relu, causal, 0, 0, 0, 0, normaliser, eps)
     return attend(fq, fk, v, key_mask, None, problem, state, return_state, max_len=0, backend=backend)
@@ -140,7 +146,7 @@ def _run_kernel(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if _unwatched(*arguments):
         out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
-    elif torch.compiler.is_compiling() and not _needs_gradients(*arguments):
+    elif (torch.compiler.is_compiling() or torch._C._is_tracing()) and not _needs_gradients(*arguments):
         out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
     else:
         out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
@@ -155,7 +161,7 @@ def _unwatched(*tensors: Tensor | None) -> bool:
     """Whether no gradient, compiler, tracer or transform watches this call: then the dispatcher's cost can be saved."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    if _get_current_dispatch_mode() is not None or _needs_gradients(*tensors):
+    if _get_current_dispatch_mode() is not None or torch._C._is_tracing() or _needs_gradients(*tensors):
         return False
     return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosformer.ops import backends
+from cosformer.ops import backends, decode
+from cosformer.ops.checks import check_state, check_tensors
 from cosformer.ops.linear import attend
 from cosformer.ops.problem import Problem
 from cosformer.ops.state import LinearState
 
 ALIGNMENTS = ("absolute", "proportional")
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def cosformer_attention(
@@ -52,7 +52,13 @@ def cosformer_attention(
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
-    _check_tensors(q, k, v, key_mask)
+    one_token = (
+        causal and state is not None and return_state and key_mask is None and cu_seqlens is None
+        and q_offset == 0 and align == "absolute" and backend == "auto" and not torch.compiler.is_compiling()
+    )  # fmt: skip
+    if one_token and (found := decode.repeat(q, k, v, state, max_len, eps)) is not None:
+        return found
+    check_tensors(q, k, v, key_mask)
     n, s = q.shape[2], k.shape[2]
     if align != "absolute":
         _check_proportional(align, causal, q_offset, key_mask, cu_seqlens, state, return_state)
@@ -68,47 +74,16 @@ def cosformer_attention(
         q_len = k_len = length = max_len
         q_first, k_first = q_offset, 0
     if state is not None:
-        _check_state(state, k, v, max_len)
+        check_state(state, k, v, 2 * k.shape[3], max_len)
     if not eps > 0:
         raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
     if not q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type):
         q, k, v = _cast_for_autocast(q, k, v)
     backends.check_backend(backend, q, k, v)
     p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", eps)
+    if one_token:
+        decode.remember(q, k, v, state, length, eps)
     return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 4:
-            raise ValueError(
-                f"{name} has {x.dim()} dimensions, shape {tuple(x.shape)}; expected 4: [batch, heads, length, channels]"
-            )
-        if x.dtype not in _DTYPES:
-            raise ValueError(f"{name} is {x.dtype}; expected float64, float32, bfloat16 or float16")
-    if not q.device == k.device == v.device:
-        raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}; move them to one device")
-    b, h, _, d = q.shape
-    hk, s = k.shape[1], k.shape[2]
-    if k.shape[0] != b or v.shape[0] != b:
-        raise ValueError(f"q, k, v have batch sizes {b}, {k.shape[0]}, {v.shape[0]}; they must be equal")
-    if k.shape[3] != d:
-        raise ValueError(f"q has {d} channels and k has {k.shape[3]}; they must be equal (v may differ)")
-    if v.shape[1] != hk or v.shape[2] != s:
-        raise ValueError(f"k has {hk} heads of {s} positions, v has {v.shape[1]} of {v.shape[2]}; they must be equal")
-    if hk == 0 or h % hk:
-        raise ValueError(f"q has {h} heads, k and v have {hk}; the first must be a multiple of the second")
-    if d == 0 or v.shape[3] == 0:
-        raise ValueError(f"q and v have {d} and {v.shape[3]} channels; both need at least 1")
-    if key_mask is not None:
-        if key_mask.dtype != torch.bool:
-            raise ValueError(f"key_mask is {key_mask.dtype}; expected bool, True = may be attended")
-        if key_mask.shape != (b, s):
-            raise ValueError(
-                f"key_mask has shape {tuple(key_mask.shape)}; expected [batch, key positions] = [{b}, {s}]"
-            )
-        if key_mask.device != q.device:
-            raise ValueError(f"key_mask is on {key_mask.device} and q on {q.device}; move them to one device")
 
 
 def _check_max_len_optional(
@@ -197,24 +172,6 @@ def _check_packed(
     longest = max((b - a for a, b in pairwise(ends)), default=0)
     if longest > max_len:
         raise ValueError(f"packed sequence of {longest} tokens exceeds max_len={max_len}; use a larger max_len")
-
-
-def _check_state(state: LinearState, k: Tensor, v: Tensor, max_len: int | None) -> None:
-    if not isinstance(state, LinearState):
-        raise ValueError(f"state is a {type(state).__name__}; pass what return_state=True gave, or None")
-    expected = (k.shape[0], k.shape[1], 2 * k.shape[3], v.shape[3])
-    if state.kv.shape != expected:
-        raise ValueError(
-            f"state holds {tuple(state.kv.shape)}; k and v of this call need [B, Hk, 2D, E] = {list(expected)}"
-        )
-    if state.max_len != max_len:
-        raise ValueError(
-            f"state was made with max_len={state.max_len}, this call has max_len={max_len}; they must be equal"
-        )
-    if state.kv.device != k.device:
-        raise ValueError(f"state is on {state.kv.device} and k on {k.device}; move it with state.to(...)")
-    if (state.kv.dtype == torch.float64) != (k.dtype == torch.float64):
-        raise ValueError(f"state is {state.kv.dtype} and k is {k.dtype}; move it with state.to(dtype=...)")
 
 
 def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

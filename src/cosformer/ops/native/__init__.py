@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import CALL, find, loaded
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
 from cosformer.ops.problem import Problem
 
 __all__ = ["SHORT", "available", "backward", "dense", "describe", "forward", "step", "why_not"]
 
 SHORT = 96  # longest N and S of `dense`
-
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-_NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 
 
 def available() -> bool:
@@ -41,7 +38,7 @@ def why_not_these(*tensors: Tensor) -> str:
     for x in tensors:
         if x.device.type != "cpu":
             return f"the native kernels run on the CPU, not on {x.device}"
-        if x.dtype not in _DTYPES:
+        if x.dtype not in DTYPES:
             return f"the native kernels take float32 and bfloat16, not {x.dtype}"
         if x.dtype != tensors[0].dtype:
             return f"the native kernels take q, k and v of one dtype, not {tensors[0].dtype} and {x.dtype}"
@@ -166,13 +163,15 @@ def step(
 
 def _rows(x: Tensor) -> Tensor:
     """The tensor with its last dimension contiguous: a view where it can be, else a copy."""
+    if x.is_neg():  # the view of an imaginary part: memory holds the other sign
+        x = x.resolve_neg()
     return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
 def _plain(x: Tensor | None) -> Tensor | None:
-    if x is None or (x.dtype == torch.float32 and x.is_contiguous()):
+    if x is None or (x.dtype == torch.float32 and x.is_contiguous() and not x.is_neg()):
         return x
-    return x.to(torch.float32).contiguous()
+    return x.to(torch.float32).contiguous().resolve_neg()
 
 
 def _at(x: Tensor | None) -> int:
@@ -212,11 +211,10 @@ def _call(
     qs, ks, vs = q.stride(), k.stride(), v.stride()
     # fmt: off
     return CALL.pack(
-        b, h, hk, n, s, d, e, _DTYPES[v.dtype], p.relu, p.causal, _NORMALISERS[p.normaliser], torch.get_num_threads(),
-        p.q_first, p.k_first, p.q_len, p.k_len, p.eps,
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2],
-        _at(kv), _at(z), _at(key_mask), _at(cu_seqlens), 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
-        out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+        b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
+        qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
+        torch.get_num_threads(), p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z),
+        _at(key_mask), _at(cu_seqlens), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )
     # fmt: on
 

@@ -42,6 +42,7 @@ EXPORT const char *cosformer_compiler(void) {
 
 EXPORT const char *cosformer_pool(void) { return pool_name(); }
 EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
+EXPORT int64_t cosformer_layout(void) { return LAYOUT; }
 
 EXPORT int cosformer_forward(const call_t *call) { return chosen->forward(call); }
 EXPORT int cosformer_backward(const call_t *call) { return chosen->backward(call); }

@@ -5,25 +5,27 @@
  * E value channels, F features (2D with angles, D without). */
 #ifndef COSFORMER_H
 #define COSFORMER_H
+#define LAYOUT 2 /* of call_t: Python refuses a library with another one */
 #include <stddef.h>
 #include <stdint.h>
 
 enum { F32 = 0, BF16 = 1 };
 enum { CLAMP = 0, ADD = 1, SIGNED = 2, NONE = 3 };
 
-/* One call. All members have eight bytes: Python packs them with one struct.pack in this order. */
+/* One call. All members have eight bytes: Python packs them with one struct.pack in this order. What stays the same from one
+ * decoding step to the next comes first, so that it is packed once. */
 typedef struct {
     /* shapes and switches */
-    int64_t B, H, Hk, N, S, D, E, dtype, relu, causal, normaliser, threads;
-    int64_t q_first, k_first, q_len, k_len;
+    int64_t B, H, Hk, N, S, D, E, dtype, relu, causal, normaliser, q_len, k_len;
     double eps;
-    /* inputs */
-    const char *q, *k, *v;
     int64_t qs[3], ks[3], vs[3]; /* strides over batch, head, position */
-    const float *kv, *z;         /* incoming state, contiguous, or NULL */
-    const uint8_t *mask;         /* key mask [B,S], contiguous, or NULL */
-    const int64_t *cu;           /* bounds of packed sequences, or NULL */
     int64_t sequences;           /* 1 without cu */
+    /* inputs */
+    int64_t threads, q_first, k_first;
+    const char *q, *k, *v;
+    const float *kv, *z; /* incoming state, contiguous, or NULL */
+    const uint8_t *mask; /* key mask [B,S], contiguous, or NULL */
+    const int64_t *cu;   /* bounds of packed sequences, or NULL */
     /* results of forward (the last two are inputs of a non-causal backward when not NULL) */
     char *out;
     float *den, *kv_next, *z_next;

@@ -10,8 +10,11 @@ from pathlib import Path
 import torch
 
 NAME = "_kernels"
-#: members of call_t in cosformer.h, in order: 16 integers, eps, then pointers and strides as integers
-CALL = struct.Struct("16qd42q")
+#: members of call_t in cosformer.h, in order: shapes and switches, eps, then strides, positions and pointers as integers
+CALL = struct.Struct("13qd45q")
+LAYOUT = 2
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 
 
 class Library:
@@ -23,11 +26,9 @@ class Library:
         for name in ("cosformer_compiler", "cosformer_pool", "cosformer_choose"):
             getattr(self._dll, name).restype = ctypes.c_char_p
         self._dll.cosformer_choose.argtypes = [ctypes.c_char_p]
-        self._dll.cosformer_call_bytes.restype = ctypes.c_int64
-        if self._dll.cosformer_call_bytes() != CALL.size:
-            raise OSError(
-                f"{path} was built from other sources (its call record has another size); reinstall cosformer"
-            )
+        layout = getattr(self._dll, "cosformer_layout", lambda: 1)
+        if layout() != LAYOUT or self._dll.cosformer_call_bytes() != CALL.size:
+            raise OSError(f"{path} was built from other sources (its call record is another); reinstall cosformer")
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")

@@ -1,58 +1,90 @@
 /* One token of every head against its state. Included once per instruction set, after pack.h.
  * The time is that of reading and writing the state once: rows of it are updated and used in the same breath. */
 
-enum { STEP_COLUMNS = 64, STEP_BYTES = 1 << 20 }; /* columns in registers; bytes of state worth a second thread */
+enum {
+    STEP_COLUMNS = 64,       /* columns in registers */
+    STEP_BYTES = 1 << 20,    /* of state: worth a second thread */
+    STREAM_BYTES = 16 << 20, /* of state: no cache keeps it, so a new one is written past the caches */
+};
 
-/* Some columns of one head: state = from + phi(k) v^T, out = phi(q) state, for each query head of the group. */
-INLINE void step_columns(const plan_t *p, const float *from, float *state, const float *fk, const float *v, const float *fq,
-                         float *out, int vectors) {
-    for (long g = 0; g < p->groups; g++, fq += p->ldf, out += p->Ep) {
-        vec sums[STEP_COLUMNS / WIDTH] = {};
-        for (long f = 0; f < p->F; f++) {
-            float q = fq[f], k = fk[f];
-            const float *old = (g ? state : from) + f * p->E; /* further queries of the group find the state updated */
-            float *new = state + f * p->E;
+#if defined(__clang__)
+#define STREAM(p, x) __builtin_nontemporal_store(x, (vec *)(p))
+#elif defined(__x86_64__) && WIDTH == 16
+#define STREAM(p, x) __builtin_ia32_movntps512(p, x)
+#elif defined(__x86_64__) && WIDTH == 8
+#define STREAM(p, x) __builtin_ia32_movntps256(p, x)
+#elif defined(__x86_64__)
+#define STREAM(p, x) __builtin_ia32_movntps(p, x)
+#else
+#define STREAM(p, x) store(p, x)
+#endif
+
+typedef struct {
+    const plan_t *p;
+    angles_t q, k;
+    int stream;
+} step_t;
+
+/* Some columns of one head: to = from + phi(k) v^T and out = phi(q) to. `from` and `to` may be the same. */
+INLINE void update_columns(long features, long row, const float *from, float *to, const float *fk, const float *v,
+                           const float *fq, float *out, int vectors, int stream) {
+    vec sums[STEP_COLUMNS / WIDTH] = {};
+    for (long f = 0; f < features; f++, from += row, to += row) {
+        vec q = fq[f] - (vec){}, k = fk[f] - (vec){};
 #pragma GCC unroll 16
-            for (int l = 0; l < vectors; l++) {
-                vec x = load(old + l * WIDTH);
-                if (!g) {
-                    x += k * load(v + l * WIDTH);
-                    store(new + l * WIDTH, x);
-                }
-                sums[l] += q * x;
-            }
+        for (int l = 0; l < vectors; l++) {
+            vec x = load(from + l * WIDTH) + k * load(v + l * WIDTH);
+            if (stream) STREAM(to + l * WIDTH, x);
+            else store(to + l * WIDTH, x);
+            sums[l] += q * x;
         }
-        for (int l = 0; l < vectors; l++) store(out + l * WIDTH, sums[l]);
     }
+    for (int l = 0; l < vectors; l++) store(out + l * WIDTH, sums[l]);
+}
+
+/* The same columns for a further query of the group, which finds the state updated. */
+INLINE void read_columns(long features, long row, const float *state, const float *fq, float *out, int vectors) {
+    vec sums[STEP_COLUMNS / WIDTH] = {};
+    for (long f = 0; f < features; f++, state += row) {
+        vec q = fq[f] - (vec){};
+#pragma GCC unroll 16
+        for (int l = 0; l < vectors; l++) sums[l] += q * load(state + l * WIDTH);
+    }
+    for (int l = 0; l < vectors; l++) store(out + l * WIDTH, sums[l]);
+}
+
+INLINE void step_columns(const plan_t *p, const float *from, float *to, const float *fk, const float *v, const float *fq,
+                         float *out, int vectors, int stream) {
+    update_columns(p->F, p->E, from, to, fk, v, fq, out, vectors, stream);
+    for (long g = 1; g < p->groups; g++) read_columns(p->F, p->E, to, fq + g * p->ldf, out + g * p->Ep, vectors);
 }
 
 static void step_task(const void *context, int64_t head, char *scratch) {
-    const plan_t *p = context;
+    const step_t *step = context;
+    const plan_t *p = step->p;
     const call_t *call = p->call;
-    long b = head / call->Hk, hk = head % call->Hk;
+    long b = head / call->Hk, hk = head % call->Hk, features = p->F, e = 0;
     arena_t arena = {scratch};
     float *x = cut(&arena, p->ldx), *fk = cut(&arena, p->ldf), *fq = cut(&arena, p->groups * p->ldf);
-    float *v = cut(&arena, p->Ep), *out = cut(&arena, p->groups * p->Ep), *cosines = cut(&arena, 2 * ANGLES);
-    angles_t at_k = angles(cosines, p->k_turn, call->k_first, call->k_len, 1);
-    angles_t at_q = angles(cosines + ANGLES, p->q_turn, call->q_first, call->q_len, 1);
+    float *v = cut(&arena, p->Ep), *out = cut(&arena, p->groups * p->Ep);
     const uint8_t *mask = call->mask ? call->mask + b : NULL;
-    load_features(p, x, fk, rows_of(p, call->k, call->ks, b, hk, 0), mask, at_k, 1);
+    load_features(p, x, fk, rows_of(p, call->k, call->ks, b, hk, 0), mask, step->k, 1);
     for (long g = 0; g < p->groups; g++)
-        load_features(p, x, fq + g * p->ldf, rows_of(p, call->q, call->qs, b, hk * p->groups + g, 0), NULL, at_q, 1);
+        load_features(p, x, fq + g * p->ldf, rows_of(p, call->q, call->qs, b, hk * p->groups + g, 0), NULL, step->q, 1);
     load_row(v, rows_of(p, call->v, call->vs, b, hk, 0).data, p->E, call->dtype);
     if (mask && !mask[0]) memset(v, 0, 4 * (size_t)p->Ep);
 
-    float *to = call->kv_next + head * p->F * p->E;
-    const float *from = call->kv ? call->kv + head * p->F * p->E : to;
-    if (!call->kv) memset(to, 0, 4 * (size_t)(p->F * p->E));
-    long e = 0;
+    float *to = call->kv_next + head * features * p->E;
+    const float *from = call->kv ? call->kv + head * features * p->E : to;
+    if (!call->kv) memset(to, 0, 4 * (size_t)(features * p->E));
     for (; e + STEP_COLUMNS <= p->E; e += STEP_COLUMNS)
-        step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH);
-    for (; e + WIDTH <= p->E; e += WIDTH) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, 1);
+        if (step->stream) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 1);
+        else step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 0);
+    for (; e + WIDTH <= p->E; e += WIDTH) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, 1, 0);
     for (; e < p->E; e++)
         for (long g = 0; g < p->groups; g++) {
             float total = 0;
-            for (long f = 0; f < p->F; f++) {
+            for (long f = 0; f < features; f++) {
                 long i = f * p->E + e;
                 if (!g) to[i] = from[i] + fk[f] * v[e];
                 total += fq[g * p->ldf + f] * to[i];
@@ -60,22 +92,34 @@ static void step_task(const void *context, int64_t head, char *scratch) {
             out[g * p->Ep + e] = total;
         }
 
-    const float *z = call->z ? call->z + head * p->F : NULL;
-    float *z_next = call->z_next + head * p->F;
-    for (long f = 0; f < p->F; f++) z_next[f] = (z ? z[f] : 0) + fk[f];
+    const float *z = call->z ? call->z + head * features : NULL;
+    float *z_next = call->z_next + head * features;
+    for (long f = 0; f < features; f++) z_next[f] = (z ? z[f] : 0) + fk[f];
     for (long g = 0; g < p->groups; g++) {
-        float den = 0, *row = out + g * p->Ep;
-        for (long f = 0; f < p->F; f++) den += fq[g * p->ldf + f] * z_next[f];
-        float inverse = 1 / divisor(call, den);
-        for (long i = 0; i < p->E; i++) row[i] *= inverse;
+        float *row = out + g * p->Ep, *phi = fq + g * p->ldf, den = 0;
+        vec part = {};
+        long f = 0;
+        for (; f + WIDTH <= features; f += WIDTH) part += load(phi + f) * load(z_next + f);
+        for (; f < features; f++) den += phi[f] * z_next[f];
+        float inverse = 1 / divisor(call, den + sum(part));
+        for (long i = 0; i < p->Ep; i += WIDTH) store(row + i, load(row + i) * inverse);
         store_row(own_rows(p, call->out, head * p->groups + g, 1, p->E, 0).data, row, p->E, call->dtype);
     }
+#if defined(__x86_64__)
+    if (step->stream) __builtin_ia32_sfence(); /* before another thread may look */
+#endif
 }
 
 static int step(const call_t *call) {
     plan_t plan = make_plan(call, 1);
+    float cosines[2 * ANGLES];
+    step_t step = {.p = &plan,
+                   .q = angles(cosines, plan.q_turn, call->q_first, call->q_len, 1),
+                   .k = angles(cosines + ANGLES, plan.k_turn, call->k_first, call->k_len, 1)};
+    long heads = call->B * call->Hk, bytes = heads * plan.F * plan.E * 4;
+    int whole = ((uintptr_t)call->kv_next | (uintptr_t)plan.E * 4) % sizeof(vec) == 0;
+    step.stream = bytes >= STREAM_BYTES && call->kv_next != call->kv && whole;
     arena_t arena = {NULL};
-    cut(&arena, plan.ldx + (plan.groups + 1) * (plan.ldf + plan.Ep + 16) + 2 * ANGLES + 64);
-    long heads = call->B * call->Hk, threads = heads * plan.F * plan.E * 4 < STEP_BYTES ? 1 : call->threads;
-    return run_tasks(step_task, &plan, heads, (size_t)(arena.next - (char *)NULL), threads);
+    cut(&arena, plan.ldx + (plan.groups + 1) * (plan.ldf + plan.Ep + 16) + 64);
+    return run_tasks(step_task, &step, heads, (size_t)(arena.next - (char *)NULL), bytes < STEP_BYTES ? 1 : call->threads);
 }

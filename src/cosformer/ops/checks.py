@@ -1,0 +1,63 @@
+"""What every call of the family checks before a kernel sees a tensor: kernels read memory by these shapes."""
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.state import LinearState
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
+    """q [B,H,N,D], k [B,Hk,S,D], v [B,Hk,S,E] and the mask [B,S] fit together."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(
+                f"{name} has {x.dim()} dimensions, shape {tuple(x.shape)}; expected 4: [batch, heads, length, channels]"
+            )
+        if x.dtype not in _DTYPES:
+            raise ValueError(f"{name} is {x.dtype}; expected float64, float32, bfloat16 or float16")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}; move them to one device")
+    b, h, _, d = q.shape
+    hk, s = k.shape[1], k.shape[2]
+    if k.shape[0] != b or v.shape[0] != b:
+        raise ValueError(f"q, k, v have batch sizes {b}, {k.shape[0]}, {v.shape[0]}; they must be equal")
+    if k.shape[3] != d:
+        raise ValueError(f"q has {d} channels and k has {k.shape[3]}; they must be equal (v may differ)")
+    if v.shape[1] != hk or v.shape[2] != s:
+        raise ValueError(f"k has {hk} heads of {s} positions, v has {v.shape[1]} of {v.shape[2]}; they must be equal")
+    if hk == 0 or h % hk:
+        raise ValueError(f"q has {h} heads, k and v have {hk}; the first must be a multiple of the second")
+    if d == 0 or v.shape[3] == 0:
+        raise ValueError(f"q and v have {d} and {v.shape[3]} channels; both need at least 1")
+    if key_mask is not None:
+        if key_mask.dtype != torch.bool:
+            raise ValueError(f"key_mask is {key_mask.dtype}; expected bool, True = may be attended")
+        if key_mask.shape != (b, s):
+            raise ValueError(
+                f"key_mask has shape {tuple(key_mask.shape)}; expected [batch, key positions] = [{b}, {s}]"
+            )
+        if key_mask.device != q.device:
+            raise ValueError(f"key_mask is on {key_mask.device} and q on {q.device}; move them to one device")
+
+
+def check_state(state: LinearState, k: Tensor, v: Tensor, features: int, max_len: int | None) -> None:
+    """The state was made by calls with the sizes, the dtype and the max_len of this one."""
+    if not isinstance(state, LinearState):
+        raise ValueError(f"state is a {type(state).__name__}; pass what return_state=True gave, or None")
+    expected = (k.shape[0], k.shape[1], features, v.shape[3])
+    if state.kv.shape != expected or state.z.shape != expected[:3]:
+        raise ValueError(
+            f"state holds kv {tuple(state.kv.shape)} and z {tuple(state.z.shape)}; k and v of this call need"
+            f" [B, Hk, F, E] = {list(expected)} and [B, Hk, F] = {list(expected[:3])}"
+        )
+    if state.max_len != max_len:
+        raise ValueError(
+            f"state was made with max_len={state.max_len}, this call has max_len={max_len}; they must be equal"
+        )
+    for x in (state.kv, state.z):
+        if x.device != k.device:
+            raise ValueError(f"state is on {x.device} and k on {k.device}; move it with state.to(...)")
+        if (x.dtype == torch.float64) != (k.dtype == torch.float64):
+            raise ValueError(f"state is {x.dtype} and k is {k.dtype}; move it with state.to(dtype=...)")

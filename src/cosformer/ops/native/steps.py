@@ -1,0 +1,57 @@
+"""One-token steps of one kind: what they share is packed once, so that a step costs little more than its arithmetic."""
+
+import struct
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.native import memory
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, loaded
+
+# call_t of cosformer.h in two parts: shapes, switches, eps, strides; then threads, positions and pointers, and zeros
+_SHARED = struct.Struct("13qd10q")
+_OWN = struct.Struct(f"14q{CALL.size - _SHARED.size - 14 * 8}x")
+
+
+class Steps:
+    """Causal cosFormer steps of contiguous ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` behind a contiguous state.
+
+    Nothing is checked here.
+    """
+
+    __slots__ = ("_empty_like", "_out_like_q", "_run", "_shared", "max_len")
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, max_len: int, eps: float) -> None:
+        b, h, _, d = q.shape
+        hk, e = v.shape[1], v.shape[3]
+        dtype, normaliser = DTYPES[v.dtype], NORMALISERS["clamp"]
+        strides = (h * d, d, d, hk * d, d, d, hk * e, e, e)
+        self._shared = _SHARED.pack(
+            b, h, hk, 1, 1, d, e, dtype, True, True, normaliser, max_len, max_len, eps, *strides, 1
+        )
+        self.max_len = max_len
+        self._run = loaded().step
+        self._out_like_q = d == e
+        self._empty_like = memory.empty_like if 8 * b * hk * d * e >= memory.LARGE else torch.empty_like
+
+    @staticmethod
+    def fit(q: Tensor, v: Tensor) -> bool:
+        """Whether such steps are taken: the output has the shape of q or of v (cheap to allocate), no dimension of one
+        channel (whose stride, and with it a sign kept in the view of an imaginary part, ``is_contiguous`` overlooks)."""
+        (_, h, _, d), (_, hk, _, e) = q.shape, v.shape
+        return min(d, e) > 1 and (d == e or h == hk)
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, first: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``out [B,H,1,E]`` of the token at position ``first``, and the new state."""
+        out, kv_next, z_next = torch.empty_like(q if self._out_like_q else v), self._empty_like(kv), torch.empty_like(z)
+        # fmt: off
+        own = _OWN.pack(
+            torch.get_num_threads(), first, first, q.data_ptr(), k.data_ptr(), v.data_ptr(), kv.data_ptr(), z.data_ptr(), 0, 0,
+            out.data_ptr(), 0, kv_next.data_ptr(), z_next.data_ptr(),
+        )
+        # fmt: on
+        if self._run(self._shared + own):
+            raise MemoryError("the native kernels could not allocate their scratch memory")
+        return out, kv_next, z_next
