@@ -26,6 +26,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "figure4": ("cosformer.reproduce.curves", "loss curves"),
     "algorithm1": ("cosformer.reproduce.algorithm1", "the printed algorithm against the operator"),
     "algorithm2": ("cosformer.reproduce.maps", "the printed algorithm against ours"),
+    "samples": ("cosformer.reproduce.samples", "inputs with our answer, the vanilla transformer's and the truth"),
     "ledger": ("cosformer.reproduce.page", "every claim: all runs behind docs/results.md"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     lines, problems = _lines(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
-    request = Request(args.target, args.scale, args.attentions, args.seeds, args.runs, args.docs, args.write, args.into)
+    fields = ("target", "scale", "attentions", "seeds", "runs", "docs", "write", "into", "lengths", "batch", "width")
+    request = Request(**{name: getattr(args, name) for name in fields}, measure=not args.show)
     import_module(TARGETS[args.target][0]).show(request, lines)
     return 0
 

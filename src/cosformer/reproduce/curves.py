@@ -41,6 +41,8 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         "Paper (figure 4, no numbers printed): cosFormer falls faster than vanilla and ends comparable or lower; without"
     )
     print("re-weighting it is clearly worse.\n")
+    if not any(_of(lines, recipe, name) for name in names):
+        return
     kept = ("recipe", "attention", "seed", *KINDS.values())
     request.write_lines({key: line[key] for key in kept} for name in names for line in _of(lines, recipe, name))
     for figure in figures(recipe, lines, names):
