@@ -44,7 +44,6 @@ def _finetune(name: str, *, steps: int, warmup: int, note: str = "") -> Experime
             weight_decay=0.1,
             schedule="linear",
             warmup=warmup,
-            micro_batch=8,
             eval_every=1_000,
             save_every=1_000,
         ),

@@ -47,7 +47,6 @@ def lm_wikitext103_adam() -> Experiment:
             weight_decay=0.01,
             schedule="inverse_sqrt",
             warmup=8_000,
-            micro_batch=8,
             eval_every=5_000,
             save_every=1_000,
         ),
@@ -62,7 +61,9 @@ def lm_wikitext2() -> Experiment:
         recipe="lm-wikitext2",
         task="lm",
         data=DataConfig("wikitext2", {"tokenizer": "words"}, length=_BLOCK),
-        model=ModelConfig("adaptive_lm", max_len=_BLOCK, fields={"adaptive_cutoffs": None}),
+        model=ModelConfig(
+            "adaptive_lm", max_len=_BLOCK, fields={"adaptive_cutoffs": None, "embedding_range": 1_024**-0.5}
+        ),
         train=TrainConfig(
             steps=6_000,
             batch=32,
@@ -71,7 +72,6 @@ def lm_wikitext2() -> Experiment:
             weight_decay=0.01,
             schedule="inverse_sqrt",
             warmup=1_000,
-            micro_batch=8,
             eval_every=250,
             save_every=250,
         ),
