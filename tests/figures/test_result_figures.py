@@ -178,6 +178,9 @@ def test_figure_3_from_its_result_file() -> None:
     result = frequency_document(weights, threshold=0.9, command="made up")
     assert result["panels"][1]["percent"][0] == [100, 50, 50, 50, 50, 50, 50, 50]
     assert result["panels"][0]["counts"] == [1.0] * len(result["thresholds"]) and result["command"] == "made up"
+    large = frequency_document({"softmax": [np.full((300, 300), 1 / 300)]}, threshold=0.5)
+    assert np.shape(large["panels"][0]["percent"]) == (128, 128) and large["size"] == 300
+    assert np.mean(large["panels"][0]["percent"]) == pytest.approx(50, abs=1.5)
     maps, keys = frequency_figures(result)
     assert labels(maps) == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
     assert "softmax: half of it in 1.0 keys. cosformer: half of it in 3.0 keys." in keys.alt

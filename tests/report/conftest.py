@@ -210,7 +210,7 @@ def results(tmp_path: Path) -> Path:
     claim |= {"rows": [{"attention": "cosformer", "seeds": 3, "learned": 3, "mean": 4.625, "error": 0.011}]}
     identity = [[100 * (i == j) for j in range(8)] for i in range(8)]
     panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}
-    frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "panels": [panel]}
+    frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "size": 8, "panels": [panel]}
     frequency |= {"thresholds": [round(0.05 * i, 2) for i in range(1, 20)], "command": "cosformer reproduce figure3"}
     documents = {
         "attention": about | {"rows": times},

@@ -209,7 +209,7 @@ def _free_place(cx: float, cy: float, radius: float, width: float, taken: list[B
     right, left, middle = cx + away, cx - away - width, cx - width / 2
     level, above, below = cy - height / 2, cy - away - height, cy + away
     corners = [(right, level), (left, level), (middle, above), (middle, below)]
-    corners += [(a, b) for b in (above, below) for a in (cx, cx - width)]
+    corners += [(a, b) for b in (above, below, above - height, below + height) for a in (cx, cx - width, middle)]
     boxes = [(a, b, a + width, b + height) for a, b in corners]
     return min(boxes, key=covered)  # the first of equals
 

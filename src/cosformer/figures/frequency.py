@@ -7,11 +7,12 @@ import numpy as np
 
 from cosformer.figures.chart import Chart, Line, draw
 from cosformer.figures.figure import Figure
-from cosformer.figures.heat_maps import Panel, heat_maps
+from cosformer.figures.heat_maps import Panel, coarse, heat_maps
 from cosformer.figures.palette import styles
 from cosformer.figures.threshold import cosine_matrix, threshold_counts, threshold_frequency
 
 FORMAT, KIND = 1, "attention-frequency"
+FINEST = 128
 THRESHOLD = 0.9  # the paper does not state the one of its figure 3
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 TITLES = {"softmax": "vanilla", "cosformer": "cosFormer", "relu": "no re-weighting"}
@@ -21,10 +22,10 @@ def frequency_document(
     weights: Mapping[str, Sequence[np.ndarray]], *, threshold: float = THRESHOLD, **provenance: Any
 ) -> dict[str, Any]:
     """What goes into the result file. ``weights``: for each attention its matrices [N,N], over layers, heads and inputs.
-    ``provenance``: command, date, commit, machine, runs … as they are."""
+    Pictures larger than FINEST are averaged in blocks, so that the file stays small; ``size`` keeps N. ``provenance``: command, date, commit, machine, runs … as they are."""
     panels = []
     for name, matrices in weights.items():
-        share = np.round(100 * threshold_frequency(matrices, threshold)).astype(int).tolist()
+        share = np.round(100 * coarse(threshold_frequency(matrices, threshold), FINEST)).astype(int).tolist()
         counts = [round(float(x), 3) for x in threshold_counts(matrices, THRESHOLDS)]
         panels.append({"attention": name, "matrices": len(matrices), "percent": share, "counts": counts})
     return {
@@ -33,6 +34,7 @@ def frequency_document(
         **provenance,
         "threshold": threshold,
         "thresholds": list(THRESHOLDS),
+        "size": len(next(iter(weights.values()))[0]) if weights else 0,
         "panels": panels,
     }
 
@@ -44,7 +46,7 @@ def frequency_figures(document: dict[str, Any]) -> list[Figure]:
     panels = document["panels"]
     if not panels:
         raise ValueError("the result holds no panel")
-    threshold, n = document["threshold"], len(panels[0]["percent"])
+    threshold, n = document["threshold"], document["size"]
     drawn = [Panel(TITLES.get(p["attention"]) or p["attention"], np.array(p["percent"]) / 100) for p in panels]
     drawn.append(Panel("cos, bare", cosine_matrix(n)))
     title = f"How often a key is among those that hold {threshold:.0%} of a query's attention"

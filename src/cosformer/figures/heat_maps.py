@@ -59,7 +59,7 @@ def heat_maps(
 
 def colours(matrix: np.ndarray) -> np.ndarray:
     """uint8 [N,S,4]: the sign is the colour, the size the opacity, so that it reads on a light and on a dark page."""
-    matrix = _coarse(np.nan_to_num(np.asarray(matrix, dtype=np.float64)))
+    matrix = coarse(np.nan_to_num(np.asarray(matrix, dtype=np.float64)), FINEST)
     # a few large weights, as on the diagonal, must not make the rest invisible
     limit = max(float(np.quantile(np.abs(matrix), 0.99)), float(np.abs(matrix).max()) / 8, 1e-12)
     pixels = np.empty((*matrix.shape, 4), np.uint8)
@@ -121,12 +121,12 @@ def _visible(token: str) -> str:
     return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
 
 
-def _coarse(matrix: np.ndarray) -> np.ndarray:
-    """At most FINEST rows and columns: means over blocks."""
+def coarse(matrix: np.ndarray, finest: int) -> np.ndarray:
+    """At most ``finest`` rows and columns: means over blocks."""
     for axis in (0, 1):
         size = matrix.shape[axis]
-        if size > FINEST:
-            edges = np.linspace(0, size, FINEST + 1).astype(int)
+        if size > finest:
+            edges = np.linspace(0, size, finest + 1).astype(int)
             counts = np.diff(edges).reshape((-1, 1) if axis == 0 else (1, -1))
             matrix = np.add.reduceat(matrix, edges[:-1], axis=axis) / counts
     return matrix

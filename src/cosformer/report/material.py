@@ -31,8 +31,8 @@ class Material:
         return [machine for i, machine in enumerate(lean) if machine not in lean[:i]]
 
     def commands(self) -> list[str]:
-        documents = [*self.benches.values(), *self.frequencies.values()]
-        found = [str(d.get("command", "")) for d in documents] + [x.command for x in self.outcomes]
+        """What measured and drew, each once; a run's command stands with the run."""
+        found = [str(d.get("command", "")) for d in (*self.benches.values(), *self.frequencies.values())]
         return [command for command in dict.fromkeys(found) if command]
 
 

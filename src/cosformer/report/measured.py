@@ -87,13 +87,15 @@ def environment(material: Material) -> Html:
     parts: list[Html] = []
     for machine in material.machines():
         parts.append(table(["machine", ""], [[key.replace("_", " "), value] for key, value in machine.items()]))
-    if material.outcomes:
-        rows = [[x.recipe, x.attention, x.seed, x.status, _minutes(x.seconds)] for x in material.outcomes]
-        runs = table(["run", "attention", "seed", "status", "time"], rows)
-        parts.append(details(f"All {len(rows)} runs", runs))
     commands = material.commands()
     if commands:
         parts += [tag("h3", "Commands"), tag("ul", *(tag("li", code(command)) for command in commands))]
+    if material.outcomes:
+        rows = [
+            [x.recipe, x.attention, x.seed, x.status, _minutes(x.seconds), code(x.command)] for x in material.outcomes
+        ]
+        runs = table(["run", "attention", "seed", "status", "time", "command"], rows)
+        parts.append(details(f"All {len(rows)} runs and their commands", runs))
     return join(parts) if parts else paragraph("Nothing was run.", class_="soft")
 
 
@@ -232,17 +234,19 @@ def _trade_offs(material: Material) -> list[Figure]:
 
 def _claim(claim: dict[str, Any]) -> Html:
     style, sign = _VERDICTS[claim["outcome"]]
+    given = claim.get("rows", [])
+    seeds = ["seeds"] if any("seeds" in row for row in given) else []  # a benchmark has none
     rows = []
-    for row in claim.get("rows", []):
+    for row in given:
         error = f" ± {row['error']:g}" if "error" in row else ""
         value = f"{row['mean']:g}{error}" if "mean" in row else tag("span", "not run", class_="missing")
-        rows.append([paper.NAMES.get(row["attention"]) or row["attention"], value, row["seeds"]])
+        rows.append([paper.NAMES.get(row["attention"]) or row["attention"], value, *(row.get(x, "") for x in seeds)])
     parts = [
         tag("span", f"{sign} {claim['outcome']}", class_=f"verdict {style}"),
         tag("h3", claim["says"]),
         paragraph(f"{claim['where'][:1].upper()}{claim['where'][1:]}. Tested by {claim['test']}.", class_="soft"),
         paragraph(claim["reason"]) if claim.get("reason") else Html(""),
-        table(["attention", claim.get("unit", "mean"), "seeds"], rows) if rows else Html(""),
+        table(["attention", claim.get("unit", "mean"), *seeds], rows) if rows else Html(""),
         paragraph(code(claim["command"]), class_="source") if claim.get("command") else Html(""),
     ]
     return tag("div", *map(text, parts), class_="claim")
