@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from cosformer import cli
+from cosformer.commands.bench import BENCHES
+from cosformer.commands.reproduce import TARGETS
 from cosformer.commands.train import parse as parse_training
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +89,10 @@ def test_commands_parse(page: str, words: list[str]) -> None:
 def test_every_command_is_spoken_of() -> None:
     missing = set(cli.COMMANDS) - {words[0] for _, words in COMMANDS}
     assert not missing, f"no page shows: {', '.join(sorted(missing))}"
+    missing = set(BENCHES) - {words[1] for _, words in COMMANDS if words[0] == "bench"}
+    assert not missing, f"no page shows the benchmarks: {', '.join(sorted(missing))}"
+    missing = {target for target in TARGETS if f"`{target}`" not in PAGES["how-to/reproduce.md"]}
+    assert not missing, f"docs/how-to/reproduce.md does not name: {', '.join(sorted(missing))}"
 
 
 MEASURED = [
