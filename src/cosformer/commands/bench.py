@@ -7,6 +7,7 @@ from importlib import import_module
 BENCHES: dict[str, tuple[str, str]] = {
     "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
     "peers": ("cosformer.bench.peers", "each attention against the independent package of the same method"),
+    "native": ("cosformer.bench.native", "the compiled kernels against the machine's limit and their goals"),
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
     "train": ("cosformer.bench.train", "tokens per second of each attention in a small language model; the engine"),

@@ -30,7 +30,7 @@ def remember(q: Tensor, k: Tensor, v: Tensor, state: LinearState, max_len: int, 
 
 
 def repeat(
-    q: Tensor, k: Tensor, v: Tensor, state: LinearState, max_len: int | None, eps: float
+    q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, max_len: int | None, eps: float
 ) -> tuple[Tensor, LinearState] | None:
     """One token, ``(out, state)``; None where this is no step of a known kind, or something watches it."""
     if type(state) is not LinearState or type(eps) is not float:

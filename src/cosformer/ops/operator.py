@@ -81,7 +81,7 @@ def cosformer_attention(
         q, k, v = _cast_for_autocast(q, k, v)
     backends.check_backend(backend, q, k, v)
     p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", eps)
-    if one_token:
+    if one_token and state is not None:
         decode.remember(q, k, v, state, length, eps)
     return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
 
