@@ -220,6 +220,9 @@ def test_mistakes_are_named(make: Callable, wikitext: str) -> None:
         task.config(replace(PLAIN, max_len=8))
     with pytest.raises(ValueError, match=r"needs data.length"):
         make("lm", "wikitext2", path=wikitext)
+    (Path(wikitext) / "wiki.train.tokens").unlink()
+    with pytest.raises(ValueError, match="no split 'train' here, only valid, test"):
+        make("lm", "wikitext2", length=12, path=wikitext, tokenizer="bytes")
     with pytest.raises(ValueError, match="has no end token"):
         make("lm", "listops-small", length=8, train=3, valid=1, test=1)
 

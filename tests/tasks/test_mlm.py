@@ -170,3 +170,6 @@ def test_mistakes_are_named(make: Callable, wikitext: str) -> None:
         task.config(replace(TINY, max_len=16))
     with pytest.raises(ValueError, match=r"needs data.length"):
         make("mlm", "wikitext2", path=wikitext)
+    (Path(wikitext) / "wiki.train.tokens").unlink()
+    with pytest.raises(ValueError, match="no split 'train' here, only valid, test"):
+        make("mlm", "wikitext2", length=12, path=wikitext, tokenizer="bytes")

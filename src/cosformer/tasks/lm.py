@@ -28,6 +28,9 @@ class LM(Task):
     Evaluations: a split's name scores its blocks each on its own; ``valid@C`` slides a window of ``data.length`` tokens so
     that every target but those of the first window has at least C tokens before it. Both score each target once, and with
     ``data.eval_rows`` the same text: that many blocks.
+
+    Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte`` per
+    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``text_size``).
     """
 
     name = "lm"
@@ -41,6 +44,8 @@ class LM(Task):
             raise ValueError("task 'lm' needs data.length, the tokens of a block; say 512")
         if self.dataset.vocabulary.eos_id is None:
             raise ValueError(f"data set {data.name!r} has no end token, so it is no stream of text; try 'wikitext2'")
+        if "train" not in self.dataset.splits:
+            raise ValueError(f"data set {data.name!r} has no split 'train' here, only {', '.join(self.dataset.splits)}")
         self.length, self.start_id = data.length, self.dataset.vocabulary.eos_id
         self.train_blocks = LMBlocks(self.dataset.splits["train"], self.length, self.start_id)
         self._sizes: dict[str, tuple[int, int]] = {}

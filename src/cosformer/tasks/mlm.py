@@ -39,6 +39,8 @@ class MLM(Task):
         super().__init__(data, seed)
         if data.length is None:
             raise ValueError("task 'mlm' needs data.length, the most tokens of a row; say 512")
+        if "train" not in self.dataset.splits:
+            raise ValueError(f"data set {data.name!r} has no split 'train' here, only {', '.join(self.dataset.splits)}")
         self.length = data.length
         vocabulary = self.dataset.vocabulary
         self.vocab_size = vocabulary.size
