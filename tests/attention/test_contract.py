@@ -297,6 +297,24 @@ def test_save_and_load_reproduce_it_bitwise(case: Case, causal: bool, tmp_path: 
     assert torch.equal(other(q, k, v), attn(q, k, v))
 
 
+@cases("reset")
+def test_reset_parameters_starts_anew(case: Case, causal: bool) -> None:
+    attn = case.build(causal, weights=5)
+    start = [x.clone() for x in attn.parameters()]
+    if not start:
+        return
+    with torch.no_grad():
+        for x in attn.parameters():
+            x.fill_(9)
+    attn.float()  # drawn in float32, as when it was built
+    torch.manual_seed(5)
+    for module in attn.modules():  # each resets its own, as in torch
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    for x, first in zip(attn.parameters(), start, strict=True):
+        assert torch.equal(x.double(), first)
+
+
 @cases("cross", causal=False, cross=True)
 def test_keys_may_be_of_another_length(case: Case, causal: bool) -> None:
     attn = case.build(causal)

@@ -14,7 +14,7 @@ class Bigbird(Attention):
     """The ITC form. Cut into blocks of ``block``, a block of queries attends to the first and the last block, to itself
     and its two neighbours, and to ``num_random`` others; the first and the last block attend to everything.
 
-    The random choice differs between heads and blocks. It is drawn once from ``seed`` and kept in a buffer of uniform
+    The random choice differs between heads and blocks. It is drawn once from ``seed`` (default 0) and kept in a buffer of uniform
     numbers that :meth:`random_blocks` turns into blocks of the length at hand; short sequences that have fewer than
     ``num_random`` blocks left take those they have.
     """

@@ -38,7 +38,13 @@ class Longformer(Attention):
         self.window, self.num_global = window, num_global
         if num_global:
             # [query, key, value][H, D, D]
-            self.global_maps = nn.Parameter(torch.eye(head_dim).repeat(3, num_heads, 1, 1))
+            self.global_maps = nn.Parameter(torch.empty(3, num_heads, head_dim, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.num_global:
+            with torch.no_grad():
+                self.global_maps.copy_(torch.eye(self.head_dim))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, window={self.window}, num_global={self.num_global}"

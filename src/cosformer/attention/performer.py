@@ -19,7 +19,7 @@ class Performer(FeatureMap):
     unbiased estimates of ``exp(q.k / sqrt(D))``. "relu", the generalised kernel: ``phi(x) = relu(W x') + eps``.
 
     W ``[num_features, D]`` (default int(D ln D) features) has orthogonal rows in blocks of D, each with the length of a
-    Gaussian vector. It lives in a buffer, drawn from ``seed``; heads, queries and keys share it. Every
+    Gaussian vector. It lives in a buffer, drawn from ``seed`` (default 0); heads, queries and keys share it. Every
     ``redraw_interval`` training calls :meth:`redraw` replaces it (None: only when you call it). Under activation
     checkpointing use None, as a redraw between a forward pass and its repetition gives gradients of another map.
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.attention.pieces import head_groups, works_in_pieces
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
 from cosformer.ops.masked_softmax import merge_parts, partial_attention
 
@@ -25,7 +26,7 @@ class Reformer(Attention):
     The number of buckets is fixed when built (default: about max_len / chunk), so length and padding do not change the
     hash. In the causal form the cuts start anew in every bucket: cut through the whole sorted sequence, as the paper
     has it, a later token would push earlier ones over a chunk's edge and so show itself to them.
-    R is drawn once from ``seed`` and kept in a buffer. There is no gradient through the hash.
+    R is drawn once from ``seed`` (default 0) and kept in a buffer. There is no gradient through the hash.
     """
 
     traits = Traits(
@@ -71,7 +72,12 @@ class Reformer(Attention):
             keep = key_mask[:, None, :, None]
             q, v = torch.where(keep, q, 0), torch.where(keep, v, 0)
             bucket = bucket.masked_fill(~keep.squeeze(-1), self.num_buckets)
-        return self.attend(q, v, bucket)
+        if not works_in_pieces(q):
+            return self.attend(q, v, bucket)
+        out = v.new_empty(v.shape)
+        for group in head_groups(q):
+            out[group] = self.attend(q[group], v[group], bucket[:, *group])
+        return out
 
     @torch.no_grad()
     def hash(self, q: Tensor) -> Tensor:

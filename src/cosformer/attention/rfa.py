@@ -15,9 +15,9 @@ class RandomFeatures(FeatureMap):
     """``phi(x) = activation(W x / |x|)`` with Gaussian ``W = sigma * W~`` (Peng et al. 2021).
 
     sigma ``[H,1,D]`` is learned, from ones: the bandwidth of the kernel, for each head and channel. W~ ``[H,F,D]`` is
-    standard normal: in evaluation and in :meth:`extend` the one in the buffer, drawn from ``seed``; in training every
-    call draws a new one from torch's generator (``torch.manual_seed``), as dropout does, so that activation
-    checkpointing repeats it. (The authors draw from a pool of 500 made beforehand.)
+    standard normal: in evaluation and in :meth:`extend` the one in the buffer, drawn from ``seed`` (default 0); in
+    training every call draws a new one from torch's generator (``torch.manual_seed``), as dropout does, so that
+    activation checkpointing repeats it. (The authors draw from a pool of 500 made beforehand.)
     """
 
     activation: ClassVar[Callable[[Tensor], Tensor]]  # [..., F] -> features
@@ -33,6 +33,9 @@ class RandomFeatures(FeatureMap):
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, head_dim))
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("projection", torch.randn(num_heads, num_features, head_dim, generator=generator))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.sigma)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, num_features={self.num_features}"

@@ -26,8 +26,15 @@ class GatedRandomFeatures(RandomFeatures):
     ) -> None:
         sizes = {"num_heads": num_heads, "head_dim": head_dim, "max_len": max_len}
         super().__init__(**sizes, causal=causal, num_features=num_features, seed=seed)
-        self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1).uniform_(-1, 1) * head_dim**-0.5)
-        self.gate_bias = nn.Parameter(torch.zeros(num_heads, 1))
+        self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1))
+        self.gate_bias = nn.Parameter(torch.empty(num_heads, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        bound = self.head_dim**-0.5
+        nn.init.uniform_(self.gate_weight, -bound, bound)
+        nn.init.zeros_(self.gate_bias)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""

@@ -15,7 +15,7 @@ class Smyrf(Attention):
     with MQ, MK the largest norms, so that nearness there is a large q.k; hashed by ``floor((a.x + b) / width)``; sorted
     by hash, then position; and cut into equal clusters. ``num_hashes`` rounds are summed by their log-sum-exp. Logits
     are divided by sqrt(D), so that one cluster is softmax attention.
-    a and b are drawn once from ``seed`` and kept in buffers. There is no gradient through the hash.
+    a and b are drawn once from ``seed`` (default 0) and kept in buffers. There is no gradient through the hash.
     Masked keys are in no cluster. With as many queries as keys, the queries at masked positions are taken for padding:
     they join the cluster where they would fall, but do not move its bounds.
     """

@@ -21,7 +21,8 @@ class Spe(FeatureMap):
     keeps the channels of q^ and k^ about as large as those of q and k, where elu + 1 bends.
 
     The random numbers are shared by queries, keys and the batch: in evaluation and in :meth:`extend` those in the
-    buffers, drawn from ``seed``; in training every call draws new ones from torch's generator (``torch.manual_seed``).
+    buffers, drawn from ``seed`` (default 0); in training every call draws new ones from torch's generator
+    (``torch.manual_seed``).
     """
 
     traits = Traits(
@@ -52,15 +53,22 @@ class Spe(FeatureMap):
             raise ValueError(f"num_sines={num_sines}, num_realizations={num_realizations}; both must be at least 1")
         self.num_sines, self.num_realizations = num_sines, num_realizations
         per_sine = (num_sines, num_heads, 1, head_dim)
-        # low frequencies to begin with, so that far tokens are told apart slowly
-        self.frequency_logit = nn.Parameter(torch.randn(per_sine) - 4)
-        self.phase = nn.Parameter(torch.randn(per_sine))
-        self.gain = nn.Parameter(torch.full(per_sine, num_sines**-0.5))
-        self.gate_logit = nn.Parameter(torch.randn(num_heads, 1, head_dim))
+        self.frequency_logit = nn.Parameter(torch.empty(per_sine))
+        self.phase = nn.Parameter(torch.empty(per_sine))
+        self.gain = nn.Parameter(torch.empty(per_sine))
+        self.gate_logit = nn.Parameter(torch.empty(num_heads, 1, head_dim))
+        self.reset_parameters()
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(num_sines, 2, num_heads, head_dim, num_realizations, generator=generator)
         self.register_buffer("noise", noise)
         self.register_buffer("gate_noise", torch.randn(num_heads, head_dim, num_realizations, generator=generator))
+
+    def reset_parameters(self) -> None:
+        # low frequencies to begin with, so that far tokens are told apart slowly
+        nn.init.normal_(self.frequency_logit, mean=-4)
+        nn.init.normal_(self.phase)
+        nn.init.constant_(self.gain, self.num_sines**-0.5)
+        nn.init.normal_(self.gate_logit)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, num_sines={self.num_sines}, num_realizations={self.num_realizations}"

@@ -92,9 +92,14 @@ class HeadwiseMLP(nn.Module):
     def __init__(self, num_heads: int, head_dim: int, outputs: int) -> None:
         super().__init__()
         self.weight1 = nn.Parameter(torch.empty(num_heads, head_dim, head_dim))
-        self.bias1 = nn.Parameter(torch.zeros(num_heads, 1, head_dim))
+        self.bias1 = nn.Parameter(torch.empty(num_heads, 1, head_dim))
         self.weight2 = nn.Parameter(torch.empty(num_heads, head_dim, outputs))
-        self.bias2 = nn.Parameter(torch.zeros(num_heads, 1, outputs))
+        self.bias2 = nn.Parameter(torch.empty(num_heads, 1, outputs))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for bias in (self.bias1, self.bias2):
+            nn.init.zeros_(bias)
         for weight in (self.weight1, self.weight2):
             for head in weight:
                 nn.init.xavier_uniform_(head)
