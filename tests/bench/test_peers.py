@@ -30,3 +30,18 @@ def test_the_figure_is_the_ratio_of_the_times(monkeypatch, tmp_path, capsys):
     (row,) = json.loads((tmp_path / "peers.json").read_text())["rows"]
     assert 0.4 < row["value"] < 0.7
     assert "x over package" in capsys.readouterr().out
+
+
+def test_causal_products_agree_and_their_goals_are_named():
+    """The same numerators; ours divides by the row sums on top."""
+    pairs = {name: pair for name, _, pair in peers.PAIRS}
+    assert set(peers.GOALS) <= set(pairs)
+    for name in peers.GOALS:
+        try:
+            ours, theirs = pairs[name]()
+        except RuntimeError as error:
+            pytest.skip(str(error))
+        a, b = ours().double(), theirs().double()
+        # a row of ours is the package's row over one number
+        divisor = (b * b).sum(-1, keepdim=True) / (a * b).sum(-1, keepdim=True)
+        assert (a * divisor - b).abs().max() < 1e-4 * b.abs().max()
