@@ -71,7 +71,8 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     if request.write is not None:
         folder = request.write / "results"
         folder.mkdir(parents=True, exist_ok=True)
-        write_lines(lines, folder / "runs.jsonl")
+        if lines:
+            write_lines(lines, folder / "runs.jsonl")
         (folder / "ledger.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (request.write / "results.md").write_text(results_page(found, lines), encoding="utf-8")
     if request.into is not None:
