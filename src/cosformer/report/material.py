@@ -32,7 +32,8 @@ class Material:
 
     def commands(self) -> list[str]:
         """What measured and drew, each once; a run's command stands with the run."""
-        found = [str(d.get("command", "")) for d in (*self.benches.values(), *self.frequencies.values())]
+        found = ["cosformer check --json"] if self.checks else []
+        found += [str(d.get("command", "")) for d in (*self.benches.values(), *self.frequencies.values())]
         return [command for command in dict.fromkeys(found) if command]
 
 
