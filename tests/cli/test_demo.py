@@ -1,4 +1,7 @@
-"""`cosformer demo`: shows exactness and speed, and does not claim what it did not find."""
+"""`cosformer demo`: the whole story at a tiny size, and no claim of what it did not find."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -6,6 +9,7 @@ import torch
 from cosformer import cli
 from cosformer.bench import exactness, measure
 from cosformer.commands import demo
+from cosformer.extras import MissingExtra
 
 
 @pytest.fixture
@@ -17,30 +21,74 @@ def short_demo(monkeypatch: pytest.MonkeyPatch):
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(extra: str, package: str) -> Any:
+        raise MissingExtra(f"this needs {package!r}: pip install 'cosformer[{extra}]'")
+
+    monkeypatch.setattr("cosformer.extras.require", missing)
+
+
 def finding(error: float) -> exactness.Finding:
     return exactness.Finding("causal", "chunked", "float64", error, error, 1e-12)
 
 
-def test_demo_shows_exactness_and_speed(
-    short_demo: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_demo_tells_the_whole_story(
+    short_demo: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-15)]))
-    assert cli.main(["demo", "--threads", "1"]) == 0
+    folder = tmp_path / "demo"
+    assert cli.main(["demo", "--threads", "1", "--steps", "2", "--output", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "All 1 measurements are within their limit" in out
-    assert "128" in out and "From 64 to 128 tokens, 2 times as many" in out
-    assert "cosformer check" in out.splitlines()[-1]
+    assert "From 64 to 128 tokens, 2 times as many" in out
+    assert "bytes a second" in out and "\ncosformer " in out and "\nsoftmax " in out
+    assert "The state had " in out and "def " in out
+    assert str((folder / "report.html").resolve()) in out
+    assert "Exactness" in (folder / "report.html").read_text()
+    assert (folder / "speed-causal.svg").exists()
+
+
+def test_without_an_extra_it_says_what_is_left_out(
+    short_demo: None,
+    without_training: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-15)]))
+    assert cli.main(["demo", "--threads", "1", "--output", str(tmp_path / "demo")]) == 0
+    out = capsys.readouterr().out
+    assert "were left out" in out and "pip install 'cosformer[train]'" in out
+    assert (tmp_path / "demo" / "report.html").exists()
 
 
 def test_demo_fails_where_a_form_is_not_exact(
-    short_demo: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    short_demo: None,
+    without_training: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-3)]))
-    assert cli.main(["demo", "--threads", "1"]) == cli.EXIT_FAILED
+    assert cli.main(["demo", "--threads", "1", "--output", str(tmp_path / "demo")]) == cli.EXIT_FAILED
     out = capsys.readouterr().out
     assert "1 of 1 measurements exceed" in out and "not exact" in out
 
 
-def test_threads_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--threads", "0"]) == cli.EXIT_USAGE
-    assert "--threads 0" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--threads", "--steps"])
+def test_numbers_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", option, "0"]) == cli.EXIT_USAGE
+    assert f"{option} 0" in capsys.readouterr().err
+
+
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert demo.new_folder(None) == Path("cosformer-demo")
+    (tmp_path / "cosformer-demo").mkdir()
+    assert demo.new_folder(None) == Path("cosformer-demo-2")
+    (tmp_path / "mine").mkdir()
+    assert demo.new_folder(tmp_path / "mine") == tmp_path / "mine"
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(FileExistsError, match="give another --output"):
+        demo.new_folder(tmp_path / "mine")
