@@ -56,3 +56,20 @@ def test_a_folder_without_best_weights_is_named(small, tmp_path) -> None:
     second = dataclasses.replace(small(), start=str(tmp_path / "run"))
     with pytest.raises(FileNotFoundError, match="no best weights yet"):
         start_model(build_task(second), second)
+
+
+def test_a_run_is_found_in_a_fresh_process(small, tmp_path) -> None:
+    """The Auto classes must know our models there, too."""
+    import subprocess
+    import sys
+
+    train(small(steps=2), tmp_path / "first", quiet=True)
+    second = dataclasses.replace(small(steps=2), start=str(tmp_path / "first"))
+    (tmp_path / "second.json").write_text(second.to_json())
+    code = (
+        "import sys; from pathlib import Path; from cosformer.experiment import from_json; from cosformer.train import train;"
+        " train(from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), quiet=True)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "second.json", tmp_path / "second"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

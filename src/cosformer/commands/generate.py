@@ -2,15 +2,19 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
+from cosformer.experiment import EXPERIMENT_FILE, load_experiment
 from cosformer.extras import require
 
 DEFAULT_TOKENS = 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a directory with a saved causal model, or a name on the hub")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a run's folder, a directory with a saved causal model, or a name on the hub"
+    )
     parser.add_argument("--prompt", required=True, help="the text to continue; - reads it from standard input")
     parser.add_argument(
         "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
@@ -39,14 +43,8 @@ def run(args: argparse.Namespace) -> int:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(args.model)
-    except OSError as error:
-        raise FileNotFoundError(f"no causal model in {args.model!r}: {error}") from error
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"no tokenizer in {args.model!r}; save one there with save_pretrained") from error
+    is_run = (Path(args.model) / EXPERIMENT_FILE).is_file()
+    model, tokenizer = _from_run(Path(args.model)) if is_run else _from_model(args.model)
     model.to(args.device).eval()
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)
@@ -69,6 +67,54 @@ def run(args: argparse.Namespace) -> int:
             **options,
         )
     return 0
+
+
+def _from_model(name: str) -> tuple[Any, Any]:
+    import transformers
+
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(name)
+    except OSError as error:
+        raise FileNotFoundError(f"no causal model in {name!r}: {error}") from error
+    try:
+        return model, transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"no tokenizer in {name!r}; save one there with save_pretrained") from error
+
+
+def _from_run(run: Path) -> tuple[Any, "RunTokenizer"]:
+    from cosformer.tasks import build_task
+    from cosformer.train import load_model
+
+    experiment = load_experiment(run)
+    if experiment.task != "lm":
+        raise ValueError(
+            f"{run} was trained for the task {experiment.task!r}; only a language model ('lm') continues a text"
+        )
+    return load_model(run), RunTokenizer(build_task(experiment).dataset.vocabulary)
+
+
+class RunTokenizer:
+    """A data set's vocabulary, called as a tokenizer is."""
+
+    def __init__(self, vocabulary: Any) -> None:
+        self.vocabulary = vocabulary
+        self.pad_token_id, self.eos_token_id = vocabulary.pad_id, vocabulary.eos_id
+        self._special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id, vocabulary.mask_id}
+
+    def __call__(self, text: str, return_tensors: str) -> dict[str, Any]:
+        import torch
+
+        from cosformer.commands.visualize import encode
+
+        assert return_tensors == "pt"
+        return {"input_ids": torch.tensor([encode(self.vocabulary, text, specials=False)])}
+
+    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
+        import numpy as np
+
+        kept = [int(i) for i in ids if not (skip_special_tokens and int(i) in self._special)]
+        return self.vocabulary.decode(np.array(kept, np.int64)) if kept else ""
 
 
 def room(wanted: int | None, used: int, config: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
+import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
