@@ -185,3 +185,12 @@ def test_the_distribution_is_the_published_one_and_no_other(
         assert stats.chi2_contingency(np.stack([labels, our_labels])).pvalue > 0.01
     else:
         assert by_length < 1e-6
+
+
+def test_shorter_trees_are_as_long_as_asked_and_have_their_value() -> None:
+    rows = list(generate(200, seed=5, longer_than=50, shorter_than=120, workers=1))
+    lengths = [len(tokens) for tokens, _ in rows]
+    assert min(lengths) > 50 and max(lengths) < 120 and len(set(lengths)) > 20
+    assert all(evaluate(tokens) == value for tokens, value in rows[:50])
+    dataset = load_dataset("listops", train=4, valid=2, test=2, longer_than=50, shorter_than=120, workers=1)
+    assert all(50 < n < 120 for split in dataset.splits.values() for n in split.tokens.lengths)

@@ -180,3 +180,13 @@ def test_mistakes_are_named(make: Callable, sst2: str, retrieval: str, wikitext:
         make("classify", "retrieval", path=retrieval)
     with pytest.raises(ValueError, match="one document a row; task 'match' needs two"):
         make("match", "sst2", path=sst2)
+
+
+def test_rows_to_score_are_spread_over_a_split_that_is_sorted_by_class(make: Callable, tmp_path: Path) -> None:
+    rows = [f"text {i}\t{int(i >= 6)}" for i in range(12)]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    task = make("classify", "sst2", eval_rows=4, path=str(tmp_path))
+    assert task.eval_size("valid") == 4 and task.baseline("valid").score == 1 / 2
+    assert task.eval_batch("valid", 0, 4)["labels"].tolist() == [0, 0, 1, 1]
+    assert task.eval_batch("valid", 1, 3)["labels"].tolist() == [0, 1]
