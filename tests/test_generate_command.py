@@ -121,3 +121,28 @@ def test_step_loop_to_100_000_tokens():
     rows = {row.id: row for row in bench.loop_rows(100_000, threads=1)}
     assert rows["loop/100000/state"].value == 1
     assert rows["loop/100000/growth"].met
+
+
+def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
+    """Its vocabulary is the data's; what it prints is what the model's own generate gives."""
+    from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+    from cosformer.train import load_model, train
+
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "fields": {"adaptive_cutoffs": None}}
+    data = DataConfig("python", {"max_bytes": 300_000}, length=64, eval_rows=4)
+    learning = TrainConfig(steps=2, batch=2, lr=1e-3, eval_every=2, save_every=2, tracker="none", threads=1)
+    run = tmp_path / "run"
+    train(Experiment("test", "lm", data, ModelConfig("adaptive_lm", **sizes), learning), run, quiet=True)
+    capsys.readouterr()
+    assert command.run(parse(command, str(run), "--prompt", "def ", "--max-new-tokens", "12")) == 0
+    printed = capsys.readouterr().out
+    ids = torch.tensor([[byte + 1 for byte in b"def "]])
+    made = load_model(run).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    plain = bytes(int(i) - 1 for i in made[0] if 1 <= int(i) <= 256).decode("utf-8", "replace")
+    assert printed.startswith("def ") and printed.rstrip("\n") == plain.rstrip("\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "experiment.json").write_text((run / "experiment.json").read_text().replace('"lm"', '"mlm"'))
+    with pytest.raises(ValueError, match="task 'mlm'; only a language model"):
+        command.run(parse(command, str(other), "--prompt", "def "))

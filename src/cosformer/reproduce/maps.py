@@ -62,7 +62,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     )
     half, most = (document["thresholds"].index(share) for share in (0.5, 0.9))
     rows = [[p["attention"], f"{p['counts'][half]:.1f}", f"{p['counts'][most]:.1f}"] for p in document["panels"]]
-    size = len(document["panels"][0]["percent"])
+    size = document["size"]
     print(terminal.table([f"keys of {size} that hold", "half of the attention", "90 % of it"], rows))
     print(f"\nResult: {path}")
     for figure in frequency_figures(document):
