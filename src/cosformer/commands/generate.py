@@ -82,7 +82,7 @@ def _from_model(name: str) -> tuple[Any, Any]:
         raise FileNotFoundError(f"no tokenizer in {name!r}; save one there with save_pretrained") from error
 
 
-def _from_run(run: Path) -> tuple[Any, "RunTokenizer"]:
+def _from_run(run: Path) -> tuple[Any, Any]:
     from cosformer.tasks import build_task
     from cosformer.train import load_model
 
