@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all sanitize docs pictures lint types format clean
+.PHONY: install demo test test-all sanitize build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -45,6 +45,11 @@ docs: install
 # docs/images, from the committed results and the formulas
 pictures: install
 	$(BIN)/python docs/images/draw.py
+
+# wheel and sdist build; the sdist installs with a compiler and without one
+build-check: install
+	$(BIN)/pip install --quiet build
+	PYTHON=$(BIN)/python sh tests/build_check.sh
 
 format: install
 	$(BIN)/ruff format .
