@@ -1,4 +1,4 @@
-/* The kernels for processors with AVX-512. */
+/* The kernels for processors with AVX-512. Compiled, not run so far: tests take it where the processor has it. */
 #define WIDTH 16
 #define ROWS 12
 #define KERNELS kernels_avx512

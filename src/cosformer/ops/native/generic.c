@@ -1,4 +1,5 @@
-/* The kernels for every processor: four-wide vectors are SSE on x86, NEON on ARM, plain code elsewhere. */
+/* The kernels for every processor: four-wide vectors are SSE on x86, NEON on ARM, plain code elsewhere.
+ * Tested on x86; on ARM neither compiled nor run so far. */
 #define WIDTH 4
 #if defined(__aarch64__)
 #define ROWS 6 /* 24 of 32 registers */
