@@ -59,8 +59,9 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             assert rows[f"text/{mode}/{n}/softmax"].value == 1.0
             row = rows[f"text/{mode}/{n}/cosformer"]
             assert row.value is not None and row.value > 0 and set(row.milliseconds) == {"cosformer", "softmax"}
-            # 32 bytes of a model this small can fit into memory that was free already
-            assert n == 32 or (rows[f"text/memory/{mode}/{n}/cosformer"].value or 0) > 0
+            # what a model this small needs, its gradients apart, can fit into memory that was free already
+            peak = rows[f"text/memory/{mode}/{n}/cosformer"].value
+            assert peak is not None and (peak > 0 or n == 32 or mode == "inference")
     # 4 layers x 4 heads of 1000 x 1000 numbers are kept for the gradient, and more than 100 MB
     crossed = rows["text/memory/training/1000/synthesizer"]
     assert crossed.value is None and crossed.note == "out of memory: more than 0.1 GB"
