@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiment": set(),
     "runs": {"experiment"},  # reads run folders, trains nothing
     "recipes": {"experiment"},
-    "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
+    "train": {"experiment", "runs", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
     "bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
     # an attention's matrix is attn(q, k, identity); everything else comes from runs and from the files that benches wrote
     "figures": {"attention", "runs", "experiment", "bench"},

@@ -124,7 +124,7 @@ def _read_metrics(path: Path, problems: list[str]) -> tuple[dict[str, Any], ...]
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        value = _metric(line)
+        value = read_metric(line)
         if value is None:
             problems.append(f"{path} line {number} cannot be read: {line[:60]}")
             continue
@@ -132,7 +132,7 @@ def _read_metrics(path: Path, problems: list[str]) -> tuple[dict[str, Any], ...]
     return tuple(sorted(kept.values(), key=lambda value: value["step"]))
 
 
-def _metric(line: str) -> dict[str, Any] | None:
+def read_metric(line: str) -> dict[str, Any] | None:
     """The line as a metric, or None when it is not one."""
     try:
         value = json.loads(line)

@@ -1,36 +1,19 @@
 """Made-up files in the official formats, a few rows each: what the recipes' data sets read."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from cosformer.experiment import Experiment, Option
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "naïve", "birds", "fly", ",", "."]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Prepared data goes to a folder of its own."""
-    before = os.environ.get("COSFORMER_HOME")
-    os.environ["COSFORMER_HOME"] = str(tmp_path_factory.mktemp("home"))
-    yield
-    if before is None:
-        del os.environ["COSFORMER_HOME"]
-    else:
-        os.environ["COSFORMER_HOME"] = before
-
-
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def surroundings(data_home: None, one_thread: None) -> None:
+    """Prepared data in a folder of its own; one thread."""
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Fixtures: a home of its own for every test, small sets in the files' own formats, and a loop over an evaluation."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,15 +19,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("COSFORMER_HOME", str(folder))
     return folder
-
-
-@pytest.fixture(scope="session")
-def real() -> Callable[[str], Path]:
-    """The path of a real file, or a skip that says what is missing."""
-    root = os.environ.get("COSFORMER_TEST_DATA")
-    if not root:
-        pytest.skip("COSFORMER_TEST_DATA is not set: no real files to test on")
-    return lambda name: Path(root) / name
 
 
 @pytest.fixture

@@ -1,33 +1,17 @@
 """A small language model on a little text: two seconds a run."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 
 
-@pytest.fixture(scope="session", autouse=True)
-def data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Prepared data goes to a folder of its own, for this process and those it starts."""
-    before = os.environ.get("COSFORMER_HOME")
-    os.environ["COSFORMER_HOME"] = str(tmp_path_factory.mktemp("home"))
-    yield
-    if before is None:
-        del os.environ["COSFORMER_HOME"]
-    else:
-        os.environ["COSFORMER_HOME"] = before
-
-
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def surroundings(data_home: None, one_thread: None) -> None:
+    """Prepared data in a folder of its own; one thread."""
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-METRICS_FILE = "metrics.jsonl"
+from cosformer.runs import METRICS_FILE, read_metric
+from cosformer.train.checkpoints import write_atomically
+
 TIMES = ("seconds", "tokens_per_second")  # everything else is the same in a repeated run
 
 
@@ -24,9 +26,7 @@ class Metrics:
         if not (self.write and self.path.exists()):
             return
         kept = [line for line in read_lines(self.path) if line["step"] <= step]
-        fresh = self.path.with_name(METRICS_FILE + ".new")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        fresh.replace(self.path)
+        write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
         """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""
@@ -42,12 +42,5 @@ class Metrics:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines that can be read; a process killed while writing leaves half a line."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
-            lines.append(line)
-    return lines
+    texts = path.read_text(encoding="utf-8").splitlines()
+    return [line for text in texts if (line := read_metric(text)) is not None]

@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.extras import require
+from cosformer.runs import RESULT_FILE, RUN_FILE
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
@@ -24,7 +25,6 @@ from cosformer.train.progress import Progress
 from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
-RUN_FILE, RESULT_FILE = "run.json", "result.json"
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
@@ -174,6 +174,8 @@ class _Record:
 
     def __init__(self, engine: Engine, task: Task) -> None:
         self.engine, self.task = engine, task
+        # asked once: git and the system are slow to answer, and every status of a run needs the answer
+        self.ran_on = {"machine": machine.describe(torch.get_num_threads()), **machine.provenance(_command())}
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         path = engine.run / RUN_FILE
         if path.exists():
@@ -186,8 +188,7 @@ class _Record:
             "seconds": round(engine.elapsed(), 2),
             "cpu_seconds": round(engine.cpu_elapsed(), 2),
             "processes": engine.args.world_size,
-            "machine": machine.describe(torch.get_num_threads()),
-            **machine.provenance(_command()),
+            **self.ran_on,
         }
 
     def write(self, status: str, reason: str | None = None) -> dict[str, Any]:

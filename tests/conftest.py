@@ -1,0 +1,37 @@
+"""Fixtures of several folders; a folder asks for those it wants."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def real() -> Callable[[str], Path]:
+    """The path of a real file, or a skip that says what is missing."""
+    root = os.environ.get("COSFORMER_TEST_DATA")
+    if not root:
+        pytest.skip("COSFORMER_TEST_DATA is not set: no real files to test on")
+    return lambda name: Path(root) / name
+
+
+@pytest.fixture(scope="session")
+def data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepared data goes to a folder of its own, for this process and those it starts."""
+    before = os.environ.get("COSFORMER_HOME")
+    os.environ["COSFORMER_HOME"] = str(tmp_path_factory.mktemp("home"))
+    yield
+    if before is None:
+        del os.environ["COSFORMER_HOME"]
+    else:
+        os.environ["COSFORMER_HOME"] = before
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
