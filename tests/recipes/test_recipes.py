@@ -19,7 +19,7 @@ PAPER += [f"finetune-{name}" for name in FINETUNED] + [f"lra-{name}" for name in
 
 
 def test_the_table_holds_each_experiment_and_a_small_form_of_it() -> None:
-    small = {f"{name}-small" for name in PAPER if name != "lm-wikitext103-adam"}
+    small = {f"{name}-small" for name in PAPER}
     assert set(RECIPES) == {*PAPER, *small, "lm-stdlib-small"}
 
 
@@ -112,6 +112,13 @@ def test_tokens_of_an_update_of_the_language_models() -> None:
     assert nag.data.length == adam.data.length == 512
     assert nag.train.batch * 512 == 3_072 * 3 * 8, "tokens a GPU, accumulation, GPUs of the host's recipe"
     assert adam.train.batch * 512 == 65_536
+
+
+def test_the_small_form_of_the_adam_variant_keeps_its_optimiser() -> None:
+    large, small, other = (recipe(f"lm-wikitext103-{name}") for name in ("adam", "adam-small", "small"))
+    for key in ("optimizer", "beta1", "beta2", "weight_decay", "schedule"):
+        assert getattr(small.train, key) == getattr(large.train, key)
+    assert small.train.schedule != other.train.schedule and small.model == other.model and small.data == other.data
 
 
 @pytest.mark.parametrize("name", ["lra-listops", "lra-text", "lra-retrieval"])

@@ -10,6 +10,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "lm-wikitext103": lm.lm_wikitext103,
     "lm-wikitext103-adam": lm.lm_wikitext103_adam,
     "lm-wikitext103-small": lm.lm_wikitext103_small,
+    "lm-wikitext103-adam-small": lm.lm_wikitext103_adam_small,
     "lm-wikitext2": lm.lm_wikitext2,
     "lm-wikitext2-small": lm.lm_wikitext2_small,
     "lm-stdlib-small": lm.lm_stdlib_small,

@@ -1,5 +1,7 @@
 """Language modelling, left to right: WikiText-103 as in the paper's table 2, WikiText-2, and what a laptop trains in minutes."""
 
+import dataclasses
+
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 
 _BLOCK = 512
@@ -82,6 +84,14 @@ def lm_wikitext2() -> Experiment:
 
 def lm_wikitext103_small() -> Experiment:
     return _small("lm-wikitext103-small", DataConfig("wikitext103", {"tokenizer": "bytes"}))
+
+
+def lm_wikitext103_adam_small() -> Experiment:
+    """The text and the model of lm-wikitext103-small, with the schedule and the weight decay of lm-wikitext103-adam."""
+    plain = lm_wikitext103_small()
+    train = dataclasses.replace(plain.train, schedule="inverse_sqrt", weight_decay=0.01)
+    note = f"{plain.note} The rate falls with the square root of the updates, weight decay is 0.01."
+    return dataclasses.replace(plain, recipe="lm-wikitext103-adam-small", train=train, note=note)
 
 
 def lm_wikitext2_small() -> Experiment:
