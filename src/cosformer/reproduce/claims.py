@@ -16,6 +16,7 @@ class Measure:
     recipes: whose scores are averaged. metric: of the test split where its labels are public, otherwise of the validation
     split. early: the mean of the validation ``metric`` over the evaluations of the first half of the updates instead.
     resolution: a difference that would matter; see ``verdict.on_par``. split: another split than the one that counts.
+    floor: a run that diverged or ends worse than its baseline counts with the baseline's score; without it, as it is.
     """
 
     recipes: tuple[str, ...]
@@ -25,6 +26,7 @@ class Measure:
     resolution: float
     early: bool = False
     split: str | None = None
+    floor: bool = True
 
 
 @dataclass(frozen=True)

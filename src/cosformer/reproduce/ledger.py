@@ -81,10 +81,10 @@ def _of(lines: Sequence[Line], recipe: str, attention: str, seed: int) -> Line |
 
 
 def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
-    """The number of one run; a run that diverged or ends worse than its baseline counts with the baseline's score."""
+    """The number of one run; None: it has none."""
     scale = 100.0 if measure.unit == "points" else 1.0
     which = measure.split or evaluation(line)
-    base = _baseline(line, measure, lines)
+    base = _baseline(line, measure, lines) if measure.floor else None
     found = line["scores"].get(which, {}).get(measure.metric)
     if found is None:
         return None if line["status"] != "diverged" or base is None else scale * base
