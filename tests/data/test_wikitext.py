@@ -156,3 +156,10 @@ def test_the_python_library_is_always_there() -> None:
     assert load_dataset("python", max_bytes=300_000).folder == dataset.folder
     with pytest.raises(ValueError, match="max_bytes=10; at least 100000"):
         load_dataset("python", max_bytes=10)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_split_of_the_least_of_the_python_library_is_empty(seed: int) -> None:
+    splits = load_dataset("python", max_bytes=100_000, seed=seed).splits
+    sizes = {name: len(split.tokens.flat) for name, split in splits.items()}
+    assert min(sizes.values()) > 0 and sizes["train"] > 50_000

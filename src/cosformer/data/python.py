@@ -2,7 +2,9 @@
 
 import os
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,7 @@ _LEFT_OUT = {
     "encodings",
     "config",
 }
+_SPLITS = ("train", "valid", "test")
 _LARGEST = 200_000  # bytes of one file: larger ones are tables
 
 
@@ -31,30 +34,42 @@ def python(*, max_bytes: int = 4_000_000, seed: int = 0) -> Dataset:
     The text is that of the running Python: another version gives another set.
     """
     if max_bytes < 100_000:
-        raise ValueError(f"max_bytes={max_bytes}; at least 100000, or a split would be empty")
+        raise ValueError(
+            f"max_bytes={max_bytes}; at least 100000, or the splits would be too small to train and score on"
+        )
     root = Path(sysconfig.get_path("stdlib"))
-    files = [[name, size] for name, size in _sources(root) if 0 < size <= _LARGEST]
+    files: list[list[Any]] = [[name, size] for name, size in _sources(root) if 0 < size <= _LARGEST]
     if not files:
         raise FileNotFoundError(f"no Python sources under {root}; this Python comes without its library's sources")
+    dealt = _dealt(files, max_bytes, seed)
 
     def build(writer: Writer) -> Description:
         vocabulary = Bytes(special=True)
         eos = np.array([vocabulary.eos_id], np.uint16)
-        order = np.random.default_rng(seed).permutation(len(files))
-        splits = {name: writer.split(name, np.uint16, labels=False) for name in ("train", "valid", "test")}
-        used = 0
-        for place, index in enumerate(order):
-            name, size = files[index]
-            if used + size > max_bytes:
-                continue
-            used += size
-            split = splits[{8: "valid", 17: "test"}.get(place % 20, "train")]
+        splits = {name: writer.split(name, np.uint16, labels=False) for name in _SPLITS}
+        for name, split in dealt.items():
             lines = (root / name).read_bytes().splitlines(keepends=True)
             rows = [*(Bytes.ids(line) for line in lines), eos]
-            split.add_many(np.concatenate(rows), [len(row) for row in rows])
+            splits[split].add_many(np.concatenate(rows), [len(row) for row in rows])
+        used = sum(size for name, size in files if name in dealt)
         return Description(vocabulary, notes={"bytes": used})
 
     return prepare("python", {"files": files, "max_bytes": max_bytes, "seed": seed}, build)
+
+
+def _dealt(files: Sequence[Sequence[Any]], max_bytes: int, seed: int) -> dict[str, str]:
+    """Name -> split of the files that fit into ``max_bytes``, in the order in which they are written."""
+    found: dict[str, str] = {}
+    used = 0
+    for place, index in enumerate(np.random.default_rng(seed).permutation(len(files))):
+        name, size = files[index]
+        if used + size <= max_bytes:
+            used += size
+            found[name] = {8: "valid", 17: "test"}.get(place % 20, "train")
+    for split in ("valid", "test"):
+        if split not in found.values():  # few files, and its turn did not come: it takes the last one
+            found[[name for name, where in found.items() if where == "train"][-1]] = split
+    return found
 
 
 def _sources(root: Path) -> list[tuple[str, int]]:
