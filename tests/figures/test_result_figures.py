@@ -148,6 +148,7 @@ def test_the_sign_is_the_colour_and_the_size_the_opacity() -> None:
     assert tuple(pixels[0, 0]) == (*palette.POSITIVE, 255) and tuple(pixels[1, 0]) == (*palette.NEGATIVE, 255)
     assert pixels[0, 1, 3] == 0 and 125 <= pixels[1, 1, 3] <= 132
     assert colours(np.full((2, 2), np.nan))[..., 3].max() == 0
+    assert colours(np.full((2, 2), 0.2), full=1.0)[..., 3].tolist() == [[51, 51]] * 2  # two panels on one scale
 
 
 def test_large_matrices_are_averaged_in_blocks() -> None:
@@ -182,7 +183,9 @@ def test_figure_3_from_its_result_file() -> None:
     assert np.shape(large["panels"][0]["percent"]) == (128, 128) and large["size"] == 300
     assert np.mean(large["panels"][0]["percent"]) == pytest.approx(50, abs=1.5)
     maps, keys = frequency_figures(result)
-    assert labels(maps) == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
+    assert labels(maps)[:3] == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
+    assert labels(maps)[3:] == ["never", "always", "queries down, keys across"]
+    assert result["panels"][0]["distance"] == 0 and result["panels"][1]["distance"] == pytest.approx(21 / 16, abs=1e-3)
     assert "softmax: half of it in 1.0 keys. cosformer: half of it in 3.0 keys." in keys.alt
     with pytest.raises(ValueError, match="attention-frequency"):
         frequency_figures({"format": 1, "rows": []})
@@ -201,7 +204,22 @@ def test_colours_stand_out_on_light_and_on_dark_pages_and_are_stable() -> None:
     for colour, _ in looks.values():
         assert 1.05 / (luminance(colour) + 0.05) >= 3 and (luminance(colour) + 0.05) / (dark + 0.05) >= 3, colour
     assert palette.styles(["cosformer"]) == {"cosformer": looks["cosformer"]}
-    assert len(palette.styles([f"n{i}" for i in range(20)])) == 20
+    many = palette.styles([*(f"n{i}" for i in range(20)), "cosformer"])
+    assert len(many) == 21 and len(set(many.values())) == 2 and many["cosformer"] == looks["cosformer"]
+
+
+def test_a_label_away_from_its_circle_has_a_line_to_it() -> None:
+    crowd = [TradeOff(f"name{i}", 50 + 0.01 * i, 5 + 0.01 * i, None) for i in range(9)]
+    near = [TradeOff("a", 40, 2, None), TradeOff("b", 60, 8, None)]
+    assert of_class(trade_off(crowd, name="f", title="T", score="s", speed="v"), "leader")
+    assert not of_class(trade_off(near, name="f", title="T", score="s", speed="v"), "leader")
+
+
+def test_no_tick_covers_the_unit() -> None:
+    lines = [Line("a", [(0, 0.0), (1, 1.0)], "#123456")]
+    figure = Figure("f", draw(Chart("t", "x", "the unit", lines=lines), "alt").encode(), "svg", "alt", "c")
+    heights = {e.text: float(e.get("y") or 0) for e in parsed(figure).iter(f"{SVG}text")}
+    assert heights["1"] - heights["the unit"] >= 11
 
 
 def test_pictures_are_xml_whatever_the_names(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cosformer.figures.threshold import cosine_matrix, threshold_counts, threshold_frequency
+from cosformer.figures.threshold import cosine_matrix, mean_distance, threshold_counts, threshold_frequency
 
 
 def naive(matrices: list[np.ndarray], threshold: float) -> np.ndarray:
@@ -51,6 +51,16 @@ def test_counts_are_the_rows_sums_of_the_frequency() -> None:
     thresholds = [0.2, 0.5, 0.8]
     expected = [threshold_frequency(matrices, t).sum(axis=1).mean() for t in thresholds]
     assert threshold_counts(matrices, thresholds) == pytest.approx(expected)
+
+
+def test_the_mean_distance_by_hand() -> None:
+    assert mean_distance([np.eye(5)]) == 0
+    # query 0 looks half at itself and half three away; query 1 has no weight; query 2 looks one back, with a minus
+    matrix = np.array([[0.5, 0, 0, 0.5], [0, 0, 0, 0], [0, -0.7, 0, 0]])
+    assert mean_distance([matrix]) == pytest.approx((1.5 + 1) / 2)
+    assert mean_distance([matrix, np.eye(3)]) == pytest.approx(2.5 / 5)
+    with pytest.raises(ValueError, match="no weight"):
+        mean_distance([np.zeros((2, 2))])
 
 
 def test_the_cosine_matrix() -> None:

@@ -69,7 +69,7 @@ def test_table2_is_in_words() -> None:
     lines = [line("lm-wikitext2-small", "cosformer", 0, {"valid": scores, "test": scores}, 3.0)]
     assert cell("table2", lines, "cosformer", "valid").ours.values == pytest.approx((math.exp(10),))
     assert cell("table2", lines, "cosformer", "test").paper == 23.1
-    assert "22,026.5 (one seed) / 23.1" in tables.as_text("table2", "small", lines, None)
+    assert "22,026 (one seed) / 23.1" in tables.as_text("table2", "small", lines, None)
 
 
 def test_what_did_not_learn_is_shown_as_it_is_and_marked() -> None:

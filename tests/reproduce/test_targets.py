@@ -150,12 +150,15 @@ def test_samples_are_counted_and_both_kinds_are_shown() -> None:
     found = [one("[MAX 2 9 ]", "9", "9", "3"), one("[MIN 2 9 ]", "2", "1", "2"), one("[MIN 1 ]", "1", "1", "1")]
     found.append(one("[SM 1 ]", "1", "2", "2"))
     text = as_text("lra-listops-small", found)
-    assert "4 rows: only cosFormer right 1, only the Transformer right 1, both right 1, both wrong 1" in text
-    assert "  [MAX 2 9 ]\n  cosFormer: 9, Transformer: 3, truth: 9" in text
-    assert "only the Transformer right:\n  [MIN 2 9 ]" in text and "[SM 1 ]" not in text
+    assert "the first 4 rows: only cosFormer right 1, only the Transformer right 1, both right 1, both wrong 1" in text
+    assert "  [MAX 2 9 ]\n    cosFormer 9, Transformer 3, truth 9" in text
+    assert "Only the Transformer right:\n\n  [MIN 2 9 ]" in text and "[SM 1 ]" not in text
+    assert "Only cosFormer right: none" in as_text("lra-listops-small", found[1:])
 
 
 def test_long_inputs_keep_their_ends() -> None:
     text = "b" * 300 + "\n\n" + "e" * 300
     short = shortened(text, 20)
     assert short == "bbbbbbb ... eeeeeee" and shortened("a \n b", 20) == "a b"
+    words = shortened("[MAX 2 [MIN 3 4 ] [MED 5 6 7 ] [SM 1 1 ] ]", 30)
+    assert words == "[MAX 2 [MIN ... [SM 1 1 ] ]" and len(words) <= 30

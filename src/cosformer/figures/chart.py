@@ -7,9 +7,9 @@ from html import escape
 
 from cosformer.figures.palette import FAINT, INK, INK_DARK
 
-WIDTH, HEIGHT, FONT = 420, 290, 12.5
+WIDTH, HEIGHT, FONT = 420, 300, 12.5
 _LETTER = 6.6  # width of a letter at FONT, on average
-_TOP, _BOTTOM, _LEFT = 30, 46, 54
+_TOP, _BOTTOM, _LEFT = 44, 46, 54  # above the highest tick there is room for title and unit
 _FAMILY = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
 
@@ -188,6 +188,12 @@ def _bubbles(chart: Chart, x: _Axis, y: _Axis) -> list[str]:
     for cx, cy, radius, b in circles:
         box = _free_place(cx, cy, radius, len(b.label) * _LETTER, taken)
         taken.append(box)
+        near = min(max(cx, box[0]), box[2]), min(max(cy, box[1]), box[3])
+        away = math.dist((cx, cy), near)
+        if away > radius + FONT / 2:  # not beside its circle: a line leads to it
+            start = cx + (near[0] - cx) * radius / away, cy + (near[1] - cy) * radius / away
+            ends = f"M{start[0]:.1f} {start[1]:.1f}L{near[0]:.1f} {near[1]:.1f}"
+            parts.append(f'<path class="leader" d="{ends}" stroke="{b.colour}" stroke-width=".8"/>')
         parts.append(text(box[0], box[3] - 3, b.label, more=f' fill="{b.colour}" style="fill:{b.colour}"'))
     return parts
 

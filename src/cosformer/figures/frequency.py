@@ -9,7 +9,7 @@ from cosformer.figures.chart import Chart, Line, draw
 from cosformer.figures.figure import Figure
 from cosformer.figures.heat_maps import Panel, coarse, heat_maps
 from cosformer.figures.palette import styles
-from cosformer.figures.threshold import cosine_matrix, threshold_counts, threshold_frequency
+from cosformer.figures.threshold import cosine_matrix, mean_distance, threshold_counts, threshold_frequency
 
 FORMAT, KIND = 1, "attention-frequency"
 FINEST = 128
@@ -27,7 +27,8 @@ def frequency_document(
     for name, matrices in weights.items():
         share = np.round(100 * coarse(threshold_frequency(matrices, threshold), FINEST)).astype(int).tolist()
         counts = [round(float(x), 3) for x in threshold_counts(matrices, THRESHOLDS)]
-        panels.append({"attention": name, "matrices": len(matrices), "percent": share, "counts": counts})
+        panel = {"attention": name, "matrices": len(matrices), "distance": round(mean_distance(matrices), 3)}
+        panels.append({**panel, "percent": share, "counts": counts})
     return {
         "format": FORMAT,
         "kind": KIND,
@@ -47,14 +48,14 @@ def frequency_figures(document: dict[str, Any]) -> list[Figure]:
     if not panels:
         raise ValueError("the result holds no panel")
     threshold, n = document["threshold"], document["size"]
-    drawn = [Panel(TITLES.get(p["attention"]) or p["attention"], np.array(p["percent"]) / 100) for p in panels]
-    drawn.append(Panel("cos, bare", cosine_matrix(n)))
+    drawn = [Panel(TITLES.get(p["attention"]) or p["attention"], np.array(p["percent"]) / 100, 1.0) for p in panels]
+    drawn.append(Panel("cos, bare", cosine_matrix(n), 1.0))
     title = f"How often a key is among those that hold {threshold:.0%} of a query's attention"
     caption = (
         f"{title}: queries down, keys across, over {panels[0]['matrices']} matrices of each trained model"
-        " (layers, heads and inputs). Last: the cosine alone."
+        " (layers, heads and inputs). Last: the cosine alone, from 0 to 1."
     )
-    maps = heat_maps(drawn, name="figure3", title=title, caption=caption, columns=2)
+    maps = heat_maps(drawn, name="figure3", title=title, caption=caption, columns=2, ends=("never", "always"))
     looks = styles([p["attention"] for p in panels])
     lines = [
         Line(p["attention"], list(zip(document["thresholds"], p["counts"], strict=True)), *looks[p["attention"]])

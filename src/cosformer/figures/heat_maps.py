@@ -17,21 +17,30 @@ from cosformer.figures.png import png
 
 FINEST = 256  # pixels of a panel at the most; larger matrices are averaged in blocks
 LABELLED = 64  # tokens at the most that stand beside a single panel
-_WIDTH, _GAP, _HEAD = 420, 10, 18
+_WIDTH, _GAP, _HEAD, _FOOT = 420, 10, 18, 22
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One matrix [N,S]: row i is what query i gives to each key."""
+    """One matrix [N,S]: row i is what query i gives to each key. ``full``: the weight of full colour; None: the panel's own."""
 
     title: str
     matrix: np.ndarray
+    full: float | None = None
 
 
 def heat_maps(
-    panels: Sequence[Panel], *, name: str, title: str, caption: str, tokens: Sequence[str] = (), columns: int = 4
+    panels: Sequence[Panel],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    tokens: Sequence[str] = (),
+    columns: int = 4,
+    ends: tuple[str, str] | None = None,
 ) -> Figure:
-    """An SVG with one panel after the other, each on its own scale. A single panel shows its ``tokens`` on both sides."""
+    """An SVG with one panel after the other. A single panel shows its ``tokens`` on both sides. ``ends``: what no colour
+    and full colour mean, for a scale below the panels."""
     if not panels:
         raise ValueError(f"nothing to draw in {title!r}: no matrix")
     columns = min(columns, len(panels))
@@ -39,13 +48,14 @@ def heat_maps(
     margin = 8 + 6 * max(map(len, tokens)) if labelled else 0
     side = (_WIDTH - _GAP * (columns - 1) - margin) / columns
     rows = math.ceil(len(panels) / columns)
-    height = rows * (side + _HEAD + _GAP) + margin
+    height = rows * (side + _HEAD + _GAP) + margin + (_FOOT if ends else 0)
     parts = []
     for i, panel in enumerate(panels):
         left, top = (i % columns) * (side + _GAP) + margin, (i // columns) * (side + _HEAD + _GAP)
         size = 10 if columns > 3 else FONT
         parts.append(text(left, top + 13, panel.title, more=f' style="font-weight:600;font-size:{size}px"'))
-        parts.append(_picture(panel.matrix, left, top + _HEAD, side))
+        parts.append(_picture(panel, left, top + _HEAD, side))
+    parts += _scale(height - _FOOT, *ends) if ends else []
     if labelled:
         parts += _labels(tokens, margin, _HEAD, side)
     alt = f"{title}. {' '.join(map(_words, panels))}"
@@ -57,11 +67,12 @@ def heat_maps(
     return Figure(name, svg.encode(), "svg", alt, caption)
 
 
-def colours(matrix: np.ndarray) -> np.ndarray:
+def colours(matrix: np.ndarray, full: float | None = None) -> np.ndarray:
     """uint8 [N,S,4]: the sign is the colour, the size the opacity, so that it reads on a light and on a dark page."""
     matrix = coarse(np.nan_to_num(np.asarray(matrix, dtype=np.float64)), FINEST)
     # a few large weights, as on the diagonal, must not make the rest invisible
-    limit = max(float(np.quantile(np.abs(matrix), 0.99)), float(np.abs(matrix).max()) / 8, 1e-12)
+    own = max(float(np.quantile(np.abs(matrix), 0.99)), float(np.abs(matrix).max()) / 8, 1e-12)
+    limit = own if full is None else full
     pixels = np.empty((*matrix.shape, 4), np.uint8)
     pixels[..., :3] = np.where((matrix >= 0)[..., None], np.array(POSITIVE), np.array(NEGATIVE))
     pixels[..., 3] = np.round(255 * np.minimum(np.abs(matrix) / limit, 1))
@@ -83,7 +94,7 @@ def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), c
     for axes in figure.subplots(rows, columns, squeeze=False).flat:
         axes.set_axis_off()
     for panel, axes in zip(panels, figure.axes, strict=False):
-        axes.imshow(colours(panel.matrix), interpolation="nearest")
+        axes.imshow(colours(panel.matrix, panel.full), interpolation="nearest")
         axes.set_title(panel.title, fontsize=8)
         axes.set(xticks=[], yticks=[])
         axes.set_axis_on()
@@ -96,8 +107,22 @@ def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), c
     return out.getvalue()
 
 
-def _picture(matrix: np.ndarray, x: float, y: float, side: float) -> str:
-    data = base64.b64encode(png(colours(matrix))).decode()
+def _scale(top: float, clear: str, full: str) -> list[str]:
+    """From clear to blue, with a word at either end, and which way queries and keys go."""
+    left, width, small = 6 + 6.0 * len(clear), 90, ' style="font-size:11px"'
+    ramp = colours(np.linspace(0, 1, 64)[None], 1.0)
+    place = f'x="{left:.1f}" y="{top + 4:.1f}" width="{width}" height="11"'
+    return [
+        text(0, top + 14, clear, more=small),
+        f'<image {place} preserveAspectRatio="none" href="data:image/png;base64,{base64.b64encode(png(ramp)).decode()}"/>',
+        f'<rect {place} fill="none" stroke="{FAINT}"/>',
+        text(left + width + 5, top + 14, full, more=small),
+        text(_WIDTH, top + 14, "queries down, keys across", "end", small),
+    ]
+
+
+def _picture(panel: Panel, x: float, y: float, side: float) -> str:
+    data = base64.b64encode(png(colours(panel.matrix, panel.full))).decode()
     place = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
     return (
         f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated"'

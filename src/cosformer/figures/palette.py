@@ -5,6 +5,8 @@ _COLOURS = ("#1a7fc1", "#d55e00", "#009e73", "#c26a9a", "#8a6fd1", "#a67c00", "#
 # a second sign beside the colour: dashes of a line
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 4", "6 2 1 2")
 
+_GREY = 6
+
 # attentions that are often seen together always look the same
 _FIXED = {"cosformer": 0, "softmax": 1, "sdpa": 1, "relu": 2, "leaky_relu": 3, "released": 3, "identity": 4}
 
@@ -14,11 +16,10 @@ POSITIVE, NEGATIVE = (26, 127, 193), (213, 94, 0)  # ends of the heat maps' scal
 
 
 def styles(names: list[str]) -> dict[str, tuple[str, str]]:
-    """(colour, dashes) for each of ``names``: the same name looks the same in every figure where it has a fixed look."""
-    free = [i for i in range(len(_COLOURS)) if i not in {_FIXED[n] for n in names if n in _FIXED}]
-    found = {}
-    for name in names:
-        # more names than looks: begin again, labels at the lines' ends still tell them apart
-        index = _FIXED[name] if name in _FIXED else free.pop(0) if free else len(found) % len(_COLOURS)
-        found[name] = (_COLOURS[index], _DASHES[index])
-    return found
+    """(colour, dashes) for each of ``names``: the same name looks the same in every figure where it has a fixed look. More
+    names than looks: all that have none of their own are grey, so that no two seem related; their labels tell them apart."""
+    used = {_FIXED[n] for n in names if n in _FIXED}
+    free = [i for i in range(len(_COLOURS)) if i not in used]
+    others = [n for n in names if n not in _FIXED]
+    given = dict(zip(others, free if len(others) <= len(free) else [_GREY] * len(others), strict=False))
+    return {name: (_COLOURS[i], _DASHES[i]) for name in names for i in [_FIXED.get(name, given.get(name, _GREY))]}

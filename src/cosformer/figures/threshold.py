@@ -40,6 +40,21 @@ def threshold_counts(matrices: Iterable[np.ndarray], thresholds: Sequence[float]
     return counts / rows
 
 
+def mean_distance(matrices: Iterable[np.ndarray]) -> float:
+    """How many positions away the attention lies: the mean of ``|i - l|`` by the size of the weights, over rows and matrices.
+    A row without any weight does not count."""
+    total, rows = 0.0, 0
+    for matrix in matrices:
+        size = np.abs(np.asarray(matrix, dtype=np.float64))
+        away = np.abs(np.arange(size.shape[0])[:, None] - np.arange(size.shape[1]))
+        weight = size.sum(axis=1)
+        total += float(((size * away).sum(axis=1)[weight > 0] / weight[weight > 0]).sum())
+        rows += int((weight > 0).sum())
+    if not rows:
+        raise ValueError("no weight to measure a distance by")
+    return total / rows
+
+
 def cosine_matrix(n: int, max_len: int | None = None) -> np.ndarray:
     """The bare re-weighting ``cos(pi/2 (i - j) / max_len)`` [n,n]; ``max_len`` None: n."""
     max_len = n if max_len is None else max_len

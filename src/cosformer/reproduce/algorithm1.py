@@ -59,9 +59,10 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     for x in found:
         # with more queries than keys the printed angle pi i / 2M passes a quarter turn and weights turn negative
         verdict = "the same" if x["same"] else "differs as it must" if x["queries"] > x["keys"] else "DIFFERS"
-        shape = f"{x['queries']} queries, {x['keys']} keys"
-        rows.append([shape, x["dtype"], x["backend"], f"{x['difference']:.1e}", verdict])
-    print(terminal.table(["algorithm 1 against the operator", "", "backend", "relative difference", ""], rows))
+        shape = [str(x["queries"]), str(x["keys"])]
+        rows.append([*shape, x["dtype"], x["backend"], f"{x['difference']:.1e}", verdict])
+    header = ["queries", "keys", "dtype", "backend", "relative difference", "verdict"]
+    print(f"Algorithm 1, line by line, against the operator\n\n{terminal.table(header, rows)}")
     print(
         "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
     )

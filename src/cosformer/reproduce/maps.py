@@ -58,12 +58,20 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     path = request.out / "figure3.json"
     path.write_text(json.dumps(document) + "\n", encoding="utf-8")
     request.write_lines(
-        {key: panel[key] for key in ("attention", "matrices", "counts")} for panel in document["panels"]
+        {key: panel[key] for key in ("attention", "matrices", "distance", "counts")} for panel in document["panels"]
     )
     half, most = (document["thresholds"].index(share) for share in (0.5, 0.9))
-    rows = [[p["attention"], f"{p['counts'][half]:.1f}", f"{p['counts'][most]:.1f}"] for p in document["panels"]]
-    size = document["size"]
-    print(terminal.table([f"keys of {size} that hold", "half of the attention", "90 % of it"], rows))
+    rows = [
+        [p["attention"], *(f"{x:.1f}" for x in (p["counts"][half], p["counts"][most], p["distance"]))]
+        for p in document["panels"]
+    ]
+    size, count = document["size"], document["panels"][0]["matrices"]
+    print(
+        f"{recipe}, seed 0: {count} matrices of each model (layers, heads and {INPUTS} rows of its validation text)\n"
+    )
+    header = [f"keys of {size} that hold", "half of the attention", "90 % of it", "mean distance of it"]
+    print(terminal.table(header, rows))
+    print("\nPaper (figure 3, no numbers printed): with the re-weighting, attention lies closer to the diagonal.")
     print(f"\nResult: {path}")
     for figure in frequency_figures(document):
         print(f"Drawn: {figure.save(request.out)}")
@@ -72,12 +80,14 @@ def show(request: Request, lines: Sequence[Line]) -> None:
 def run_weights(run: Path, inputs: int = INPUTS) -> list[np.ndarray]:
     """The matrices [N,N] of every layer and head of the run's best model on the first full rows of its validation text."""
     import torch
+    import transformers
 
     from cosformer.experiment import load_experiment
     from cosformer.models.attention_weights import attention_weights
     from cosformer.tasks import build_task
     from cosformer.train import load_model
 
+    transformers.logging.disable_progress_bar()  # for a moment's work
     task = build_task(load_experiment(run))
     model = load_model(run)
     batch = task.eval_batch(task.selection, 0, inputs)

@@ -63,11 +63,13 @@ def finished(cell: Cell, runs: Path) -> Path | None:
 def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:
     """What both runs say to the first rows of the split that counts."""
     import torch
+    import transformers
 
     from cosformer.experiment import load_experiment
     from cosformer.tasks import build_task
     from cosformer.train import load_model
 
+    transformers.logging.disable_progress_bar()  # for a moment's work
     task = build_task(load_experiment(runs[OURS]))
     which = "test" if "test" in task.final else task.final[0]
     models = {name: load_model(path) for name, path in runs.items()}
@@ -98,18 +100,28 @@ def as_text(recipe: str, samples: Sequence[Sample]) -> str:
     """Counts, then samples: those the paper shows (only cosFormer right) and as many of the other kind."""
     kinds = [sample.kind for sample in samples]
     order = ("only cosFormer right", "only the Transformer right", "both right", "both wrong")
-    parts = [f"{recipe}, {len(samples)} rows: " + ", ".join(f"{kind} {kinds.count(kind)}" for kind in order)]
+    parts = [
+        f"{recipe}, seed 0, the first {len(samples)} rows: "
+        + ", ".join(f"{kind} {kinds.count(kind)}" for kind in order)
+    ]
     for kind in order[:2]:
-        for sample in [sample for sample in samples if sample.kind == kind][:SHOWN]:
+        chosen = [sample for sample in samples if sample.kind == kind][:SHOWN]
+        parts.append(f"{kind[0].upper()}{kind[1:]}{':' if chosen else ': none'}")
+        for sample in chosen:
             texts = "\n".join(f"  {text}" for text in sample.inputs)
             parts.append(
-                f"{kind}:\n{texts}\n  cosFormer: {sample.cosformer}, Transformer: {sample.softmax}, truth: {sample.truth}"
+                f"{texts}\n    cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
             )
     return "\n\n".join(parts) + "\n"
 
 
 def shortened(text: str, width: int = WIDTH) -> str:
-    """One line of at most ``width`` characters: the beginning and the end."""
+    """One line of at most ``width`` characters: the beginning and the end, cut between words where there are any."""
     text = " ".join(text.split())
+    if len(text) <= width:
+        return text
     half = (width - 5) // 2
-    return text if len(text) <= width else f"{text[:half]} ... {text[-half:]}"
+    start, end = text[: half + 1], text[-half - 1 :]
+    start = start[: start.rindex(" ")] if " " in start else start[:-1]
+    end = end[end.index(" ") + 1 :] if " " in end else end[1:]
+    return f"{start} ... {end}"

@@ -129,7 +129,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
 def _mean(found: Sample, digits: int) -> str:
     """To the second digit of the error; a single seed to ``digits``."""
     if len(found.values) == 1:
-        return f"{found.mean:,.{digits}f} (one seed)"
+        return f"{found.mean:,.{0 if found.mean >= 1000 else digits}f} (one seed)"
     if found.error > 0:
         digits = max(0, 1 - math.floor(math.log10(found.error)))
     return f"{found.mean:,.{digits}f} ± {found.error:,.{digits}f}"
