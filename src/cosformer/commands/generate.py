@@ -83,19 +83,19 @@ def _from_model(name: str) -> tuple[Any, Any]:
 
 
 def _from_run(run: Path) -> tuple[Any, Any]:
-    from cosformer.tasks import build_task
     from cosformer.train import load_model
+    from cosformer.train.vocabulary import load_vocabulary
 
     experiment = load_experiment(run)
     if experiment.task != "lm":
         raise ValueError(
             f"{run} was trained for the task {experiment.task!r}; only a language model ('lm') continues a text"
         )
-    return load_model(run), RunTokenizer(build_task(experiment).dataset.vocabulary)
+    return load_model(run), RunTokenizer(load_vocabulary(run))
 
 
 class RunTokenizer:
-    """A data set's vocabulary, called as a tokenizer is."""
+    """A run's vocabulary, called as a tokenizer is."""
 
     def __init__(self, vocabulary: Any) -> None:
         self.vocabulary = vocabulary

@@ -106,11 +106,11 @@ def _from_run(run: Path, text: str) -> tuple[Any, list[int], list[str]]:
     import numpy as np
 
     from cosformer.experiment import load_experiment
-    from cosformer.tasks import build_task
     from cosformer.train import load_model
+    from cosformer.train.vocabulary import load_vocabulary
 
     experiment = load_experiment(run)
-    vocabulary = build_task(experiment).dataset.vocabulary
+    vocabulary = load_vocabulary(run)
     ids = encode(vocabulary, text, specials=experiment.task != "lm")
     return load_model(run), ids, [vocabulary.decode(np.array([i])) for i in ids]
 

@@ -30,8 +30,11 @@ def _tokenizer_of(experiment: Experiment) -> str:
         before = load_experiment(folder)
         data = with_tokenizer(before)
         tokenizer = str(data.options.get("tokenizer", "bytes"))
-        # a BPE that was learnt from the data is kept with the prepared data
-        return str(load_dataset(data.name, **data.options).folder) if tokenizer.startswith("bpe:") else tokenizer
+        if not tokenizer.startswith("bpe:"):
+            return tokenizer
+        # a BPE that was learnt from the data is kept with the weights, and with the prepared data
+        kept = folder / "best"
+        return str(kept if (kept / _FILES[0]).is_file() else load_dataset(data.name, **data.options).folder)
     if any((folder / name).exists() for name in _FILES):
         return start
     raise FileNotFoundError(

@@ -24,6 +24,7 @@ from cosformer.train.metrics import Metrics
 from cosformer.train.nag import NAG
 from cosformer.train.schedules import schedule
 from cosformer.train.stream import Stream
+from cosformer.train.vocabulary import save_vocabulary
 
 COUNTERS_FILE = "counters.json"
 
@@ -247,6 +248,7 @@ class Engine(Trainer):
                 shutil.rmtree(fresh, ignore_errors=True)
                 self.accelerator.unwrap_model(self.model).save_pretrained(fresh)  # pyright: ignore[reportArgumentType, reportCallIssue]
             if self.is_world_process_zero():
+                save_vocabulary(self.task.dataset.vocabulary, fresh, specials=self.task.name != "lm")
                 checkpoints.replace_folder(fresh, self.run / "best")
         self._wait()
 
