@@ -209,9 +209,9 @@ def test_colours_stand_out_on_light_and_on_dark_pages_and_are_stable() -> None:
 
 
 def test_a_label_away_from_its_circle_has_a_line_to_it() -> None:
-    crowd = [TradeOff(f"name{i}", 50 + 0.01 * i, 5 + 0.01 * i, None) for i in range(9)]
+    crowd = [TradeOff(f"name{i}", 50 + 0.1 * i, 5 + 0.1 * i, None) for i in range(9)]
     near = [TradeOff("a", 40, 2, None), TradeOff("b", 60, 8, None)]
-    assert of_class(trade_off(crowd, name="f", title="T", score="s", speed="v"), "leader")
+    assert of_class(trade_off([*crowd, *near], name="f", title="T", score="s", speed="v"), "leader")
     assert not of_class(trade_off(near, name="f", title="T", score="s", speed="v"), "leader")
 
 

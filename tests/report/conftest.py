@@ -223,7 +223,7 @@ def results(tmp_path: Path) -> Path:
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
-    lines = [_line("lm-small", "lm", "cosformer", seed, perplexity=20.0 + seed, loss=3.0) for seed in range(3)]
+    lines = [_line("lm-small", "lm", "cosformer", seed, word_perplexity=20.0 + seed, loss=3.0) for seed in range(3)]
     lines += [_line("mlm-small", "mlm", "relu", 0, loss=2.125)]
     lines += [_line("finetune-sst2-small", "classify", "cosformer", 0, accuracy=0.8125)]
     lines += [_line("lra-listops-small", "classify", name, 0, accuracy=0.375) for name in ("cosformer", "softmax")]
@@ -250,6 +250,6 @@ def run(tmp_path: Path) -> Path:
     (path / "run.json").write_text(json.dumps(info))
     lines = [{"kind": "train", "step": 50, "loss": 4.0}, {"kind": "train", "step": 100, "loss": 3.0}]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scores = {"test": {"perplexity": 31.5, "loss": 3.45}}
+    scores = {"test": {"word_perplexity": 31.5, "loss": 3.45}}
     (path / "result.json").write_text(json.dumps({"scores": scores, "learned": {"test": False}}))
     return path

@@ -157,11 +157,43 @@ def test_broken_files_are_named_and_the_rest_stands(results: Path, run: Path, tm
 
 def test_a_run_in_both_places_counts_once(results: Path, run: Path, tmp_path: Path) -> None:
     line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
-    line |= {"attention": "softmax", "scores": {"test": {"perplexity": 99.0}}}
+    line |= {"attention": "softmax", "scores": {"test": {"word_perplexity": 99.0}}}
     with (results / "runs.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     page, _ = page_of(tmp_path, [run], results)
     assert "31.50 one seed" in str(page.rows) and "99.0" not in str(page.rows)
+
+
+def test_maps_that_reproduce_drew_beside_the_runs_are_shown(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run.parent], None)
+    assert "Not run" in page.texts["Attention maps"]
+    (run.parent / "reproduce").mkdir()
+    (results / "figure3.json").rename(run.parent / "reproduce" / "figure3.json")
+    page, problems = page_of(tmp_path, [run.parent], None)
+    assert problems == [] and "Not run" not in page.texts["Attention maps"]
+    assert "How often a key is among those" in page.texts["Attention maps"]
+
+
+def test_a_run_under_way_does_not_cut_the_mean_of_the_finished_ones(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
+    half = line | {"seed": 7, "status": "running", "train_loss": [[50, 9.0]], "valid_loss": [], "scores": {}}
+    alone = half | {"attention": "linear"}
+    with (results / "runs.jsonl").open("a") as file:
+        file.write(json.dumps(half) + "\n" + json.dumps(alone) + "\n")
+    page, _ = page_of(tmp_path, [], results)
+    alts = " ".join(str(image["alt"]) for image in page.images)
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in alts
+    assert "linear: from 9.000 at step 50 to 9.000 at step 50 (one seed)." in alts
+
+
+def test_each_recipe_says_what_it_is_and_each_machine_is_there_once(results: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [], results)
+    assert page.source.count("<code>lra-listops-small</code>: 4 layers.") == 1
+    document = json.loads((results / "peers.json").read_text())
+    document["machine"]["kernels"] = "made by hand"
+    (results / "peers.json").write_text(json.dumps(document))
+    page, _ = page_of(tmp_path, [], results)
+    assert sum(row == ["cpu", "another CPU"] for row in page.rows) == 1 and ["kernels", "made by hand"] in page.rows
 
 
 def test_an_average_needs_every_task(results: Path, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from cosformer.figures.frequency import KIND
 from cosformer.report.outcomes import Outcome, read_outcomes
 from cosformer.runs import find_runs
 
+REPRODUCED = "reproduce"  # the folder beside the runs into which `cosformer reproduce` writes
+
 
 @dataclass
 class Material:
@@ -25,10 +27,11 @@ class Material:
     problems: list[str] = field(default_factory=list)
 
     def machines(self) -> list[dict[str, Any]]:
-        """Each machine once, without what changes from minute to minute."""
+        """Each machine once, without what changes from minute to minute, by the fullest description of it."""
         found = [m.get("machine") or {} for m in self.benches.values()] + [x.machine for x in self.outcomes]
         lean = [{k: v for k, v in machine.items() if k not in ("load", "threads")} for machine in found if machine]
-        return [machine for i, machine in enumerate(lean) if machine not in lean[:i]]
+        once = [machine for i, machine in enumerate(lean) if machine not in lean[:i]]
+        return [m for m in once if not any(m.items() < other.items() for other in once)]
 
     def commands(self) -> list[str]:
         """What measured and drew, each once; a run's command stands with the run."""
@@ -38,20 +41,22 @@ class Material:
 
 
 def gather(runs: Sequence[Path], results: Path | None) -> Material:
-    """``runs``: run folders, or folders that hold some. ``results``: a folder of JSON files as in docs/results."""
-    problems: list[str] = []
+    """``runs``: run folders, or folders that hold some, and what ``cosformer reproduce`` drew from them. ``results``: a folder
+    of JSON files as in docs/results."""
     folders: list[Path] = []
     for path in runs:
         inside = find_runs(path)
         # a folder that is named and holds no run is a mistake worth a line, here as when it does not exist
         folders += inside or [path]
-    outcomes, more = read_outcomes(list(dict.fromkeys(folders)), results)
-    material = Material(outcomes, problems=problems + more)
-    if results is not None:
-        if not results.is_dir():
-            material.problems.append(f"{results} is no folder of results")
-        for path in sorted(results.glob("*.json")):
-            _add(material, path)
+    outcomes, problems = read_outcomes(list(dict.fromkeys(folders)), results)
+    material = Material(outcomes, problems=problems)
+    if results is not None and not results.is_dir():
+        material.problems.append(f"{results} is no folder of results")
+    # a file of the results, which somebody chose to keep, comes before one of the same name beside the runs
+    beside = [path for folder in runs for path in sorted((folder / REPRODUCED).glob("*.json"))]
+    kept = sorted(results.glob("*.json")) if results is not None else []
+    for path in {path.name: path for path in [*beside, *kept]}.values():
+        _add(material, path)
     return material
 
 

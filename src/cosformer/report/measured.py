@@ -15,6 +15,7 @@ from cosformer.report.material import Material
 from cosformer.report.trade_off import our_trade_off, paper_trade_off
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_UNITS = {"memory_gb": "memory (GB)"}
 _VERDICTS = {
     "holds here": ("good", "●"),
     "does not hold here": ("bad", "▲"),
@@ -86,7 +87,7 @@ def claims(material: Material) -> Html:
 def environment(material: Material) -> Html:
     parts: list[Html] = []
     for machine in material.machines():
-        parts.append(table(["machine", ""], [[key.replace("_", " "), value] for key, value in machine.items()]))
+        parts.append(table(["machine", ""], [[_UNITS.get(key) or key, value] for key, value in machine.items()]))
     commands = material.commands()
     if commands:
         parts += [tag("h3", "Commands"), tag("ul", *(tag("li", code(command)) for command in commands))]
@@ -177,7 +178,9 @@ def _bench(name: str, results: dict[str, Any]) -> Html:
     parts: list[Html] = [tag("h3", _TITLES.get(name) or name.removesuffix(".json")), gallery(_pictures(kind, results))]
     for i, found in enumerate(tables):
         made = table(found.header, found.rows, found.title)
-        parts.append(made if i == 0 and len(found.rows) < 14 else details(found.title, table(found.header, found.rows)))
+        unfolded = i == 0 and name in _UNFOLDED and len(found.rows) < 14
+        words = found.title or f"All {len(found.rows)} measurements"
+        parts.append(made if unfolded else details(words, table(found.header, found.rows)))
     return join([*parts, paragraph(bench_table.source(results).replace("`", ""), class_="source")])
 
 
@@ -190,7 +193,9 @@ _TITLES = {
     "peers.json": "Against the packages of the same methods",
     "attention-chunked.json": "The operator without compiled code",
     "attention-chunked-4096.json": "The operator without compiled code, at 4,096 tokens",
+    "native.json": "The compiled kernels against what the machine can do",
 }
+_UNFOLDED = ("attention.json", "text.json", "train.json", "generate.json")  # whose first table is seen at once
 
 
 def _tables(kind: str, results: dict[str, Any], rows: list[Row]) -> list[bench_table.Table]:
@@ -238,18 +243,26 @@ def _claim(claim: dict[str, Any]) -> Html:
     seeds = ["seeds"] if any("seeds" in row for row in given) else []  # a benchmark has none
     rows = []
     for row in given:
-        error = f" ± {row['error']:g}" if "error" in row else ""
-        value = f"{row['mean']:g}{error}" if "mean" in row else tag("span", "not run", class_="missing")
+        value = _mean(row["mean"], row.get("error")) if "mean" in row else tag("span", "not run", class_="missing")
         rows.append([paper.NAMES.get(row["attention"]) or row["attention"], value, *(row.get(x, "") for x in seeds)])
+    numbers = table(["attention", claim.get("unit", "mean"), *seeds], rows) if rows else Html("")
+    command = paragraph(code(claim["command"]), class_="source") if claim.get("command") else Html("")
     parts = [
         tag("span", f"{sign} {claim['outcome']}", class_=f"verdict {style}"),
         tag("h3", claim["says"]),
         paragraph(f"{claim['where'][:1].upper()}{claim['where'][1:]}. Tested by {claim['test']}.", class_="soft"),
         paragraph(claim["reason"]) if claim.get("reason") else Html(""),
-        table(["attention", claim.get("unit", "mean"), *seeds], rows) if rows else Html(""),
-        paragraph(code(claim["command"]), class_="source") if claim.get("command") else Html(""),
+        details("Numbers and command", numbers, command) if rows else command,
     ]
     return tag("div", *map(text, parts), class_="claim")
+
+
+def _mean(value: float, error: float | None) -> str:
+    """To the second digit of the error."""
+    if not error:
+        return f"{value:g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def _scientific(value: float) -> str:

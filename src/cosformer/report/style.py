@@ -43,6 +43,7 @@ code { font: .86em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; ove
 table { border-collapse: collapse; font-size: .88rem; line-height: 1.4; font-variant-numeric: tabular-nums; min-width: 60%; }
 p.caption { color: var(--soft); font-size: .88rem; line-height: 1.45; margin: 1.4rem 0 0; }
 p.caption + .scroll { margin-top: .4rem; }
+ul.notes { color: var(--soft); font-size: .82rem; line-height: 1.5; max-width: 44rem; margin: .2rem 0 1.6rem; padding-left: 1.1rem; }
 th, td { padding: .42rem .9rem .42rem 0; text-align: right; vertical-align: baseline; border-bottom: 1px solid var(--rule); }
 td { white-space: nowrap; }
 th.prose { min-width: 11rem; }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from cosformer import paper
 from cosformer.figures.loss_curves import PAPER, loss_curves
-from cosformer.report.html import Html, gallery, join, paragraph, table, tag
+from cosformer.report.html import Html, code, gallery, join, paragraph, table, tag
 from cosformer.report.material import Material
 from cosformer.report.outcomes import Mean, Outcome, mean
 
@@ -16,15 +16,18 @@ _LRA = {name: name for name in ("listops", "text", "retrieval", "image", "pathfi
 
 def language_modelling(material: Material) -> Html:
     runs = [x for x in material.outcomes if x.task == "lm"]
-    parts: list[Html] = [paragraph("Perplexity on held-out text: lower is better.")]
+    lead = (
+        "Perplexity of a word of held-out text, also where a model reads bytes and a word is several: lower is better."
+    )
+    parts: list[Html] = [paragraph(lead)]
     for recipe in _recipes(runs) or [""]:
         rows = []
         for name in _rows(runs, recipe, paper.TABLE2):
             given = paper.TABLE2.get(name, {})
-            cells = [_cell(mean(runs, recipe, name, x, "perplexity"), given.get(x)) for x in ("valid", "test")]
+            cells = [_cell(mean(runs, recipe, name, x, "word_perplexity"), given.get(x)) for x in ("valid", "test")]
             rows.append([_name(name), *cells, _cell(mean(runs, recipe, name, "test", "bits_per_byte"), None, digits=3)])
         header = ["attention", "valid perplexity", "test perplexity", "test bits per byte"]
-        parts.append(table(header, rows, _title(recipe, "WikiText-103, full size", runs)))
+        parts += [table(header, rows, _title(recipe, "WikiText-103, full size")), _notes(runs, [recipe])]
     return join(parts)
 
 
@@ -39,13 +42,8 @@ def masked_language_modelling(material: Material) -> Html:
             valid = _cell(mean(runs, recipe, name, "valid", "loss"), paper.TABLE1.get(name, {}).get("loss"), digits=3)
             test = _cell(mean(runs, recipe, name, "test", "loss"), None, digits=3)
             rows.append([_name(name), valid, test])
-        parts.append(
-            table(
-                ["attention", "valid loss", "test loss"],
-                rows,
-                _title(recipe, "RoBERTa-base on WikiText-103", runs),
-            )
-        )
+        title = _title(recipe, "RoBERTa-base on WikiText-103")
+        parts += [table(["attention", "valid loss", "test loss"], rows, title), _notes(runs, [recipe])]
     return join(parts)
 
 
@@ -69,7 +67,7 @@ def curves(material: Material) -> Html:
         order = [*(x for x in PAPER if x in names), *(x for x in names if x not in PAPER)]
         found = []
         for what in ("train", "valid"):
-            by_name = {name: [getattr(x, what) for x in of_recipe if x.attention == name] for name in order}
+            by_name = {name: [getattr(x, what) for x in _furthest(of_recipe, name)] for name in order}
             if any(curve for seeds in by_name.values() for curve in seeds):
                 title = f"{'Training' if what == 'train' else 'Validation'} loss"
                 found.append(loss_curves(by_name, name=f"{recipe}-{what}", title=title))
@@ -95,10 +93,16 @@ def _accuracies(material: Material, prefix: str, columns: dict[str, str], table_
             average = Mean(sum(whole) / len(whole), None, 0, 1) if len(whole) == len(columns) else None
             cells = [_cell(m, given.get(column), scale=100) for m, column in zip(means, columns.values(), strict=True)]
             rows.append([_name(name), *cells, _cell(average, given.get("average"), scale=100)])
-        notes = [x for x in runs if x.recipe in recipes.values()]
-        title = _title(f"{prefix}-…{size}" if notes else "", "full size", notes)
-        parts.append(table(["attention", *columns.values(), "average"], rows, title))
+        any_run = any(x.recipe in recipes.values() for x in runs)
+        title = _title(f"{prefix}-…{size}" if any_run else "", "full size")
+        parts += [table(["attention", *columns.values(), "average"], rows, title), _notes(runs, list(recipes.values()))]
     return join(parts)
+
+
+def _furthest(runs: Sequence[Outcome], name: str) -> list[Outcome]:
+    """The finished runs of an attention; while there are none, those that are under way: a mean over both would end early."""
+    found = [x for x in runs if x.attention == name]
+    return [x for x in found if x.status == "done"] or found
 
 
 def _accuracy(runs: Sequence[Outcome], recipe: str, name: str) -> Mean | None:
@@ -124,12 +128,16 @@ def _name(attention: str) -> str:
     return paper.NAMES.get(attention, attention)
 
 
-def _title(recipe: str, theirs: str, runs: Sequence[Outcome]) -> str:
-    if not recipe:
-        return f"Ours: not run. In small print the paper's: {theirs}."
-    notes = dict.fromkeys(x.note for x in runs if x.note and (x.recipe == recipe or "…" in recipe))
-    ours = f"Ours: recipe {recipe}, mean ± standard error over seeds. {' '.join(notes)}".strip()
-    return f"{ours} In small print the paper's: {theirs}."
+def _title(recipe: str, theirs: str) -> str:
+    ours = f"recipe {recipe}, mean ± standard error over seeds" if recipe else "not run"
+    return f"Ours: {ours}. In small print the paper's: {theirs}."
+
+
+def _notes(runs: Sequence[Outcome], recipes: Sequence[str]) -> Html:
+    """What each recipe says of itself."""
+    said = {x.recipe: x.note for x in runs if x.note and x.recipe in recipes}
+    items = [tag("li", code(name), f": {said[name]}") for name in recipes if name in said]
+    return tag("ul", *items, class_="notes") if items else Html("")
 
 
 def _cell(ours: Mean | None, theirs: float | None, *, digits: int = 2, scale: float = 1.0) -> Html:
@@ -138,8 +146,9 @@ def _cell(ours: Mean | None, theirs: float | None, *, digits: int = 2, scale: fl
     if ours is None:
         top = NOT_RUN
     else:
-        error = f" ± {scale * ours.error:.{digits}f}" if ours.error is not None else ""
-        top = Html(f"{scale * ours.value:.{digits}f}{error}")
+        digits = 0 if scale * ours.value >= 1000 else digits
+        error = f" ± {scale * ours.error:,.{digits}f}" if ours.error is not None else ""
+        top = Html(f"{scale * ours.value:,.{digits}f}{error}")
         small += ["one seed"] if ours.seeds == 1 else []
         small += ["at the baseline"] if 2 * ours.learned <= ours.seeds else []
     small += [f"paper {theirs:g}"] if theirs is not None else []
