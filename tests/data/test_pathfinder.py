@@ -28,8 +28,9 @@ def test_labels_follow_from_the_geometry(drawn: tuple[str, Images]) -> None:
 def test_images_show_what_the_geometry_says(drawn: tuple[str, Images]) -> None:
     """Paddles and discs are bright where they were put; the background is black."""
     level, images = drawn
-    assert images.pixels.shape == (64, 32, 32) and images.pixels.dtype == np.uint8
-    assert images.targets.shape == (64, 2, LEVELS[level], 2, 2)
+    size = 12 if level == "tiny" else 32
+    assert images.pixels.shape == (64, size, size) and images.pixels.dtype == np.uint8
+    assert images.targets.shape == (64, 2, LEVELS[level].paddles, 2, 2)
     assert (images.pixels.max((1, 2)) == 255).all()
     assert 0.4 < (images.pixels == 0).mean() < 0.8
     for pixels, targets, markers in zip(images.pixels, images.targets, images.markers, strict=True):
@@ -37,15 +38,17 @@ def test_images_show_what_the_geometry_says(drawn: tuple[str, Images]) -> None:
         assert (pixels[heads[:, 0], heads[:, 1]] > 40).all()
         assert all(pixels[y, x] > 80 for y, x in markers)
         centre = np.concatenate([heads, heads[:0]])
-        assert (centre > 0).all() and (centre < 32).all()
+        assert (centre > 0).all() and (centre < size).all()
 
 
 def test_a_snake_keeps_clear_of_itself(drawn: tuple[str, Images]) -> None:
     """Paddles that do not follow one another are apart; the first was placed before there was anything to avoid."""
     level, images = drawn
+    if level == "tiny":
+        pytest.skip("both of its paddles follow one another")
     middles = images.targets.mean(3)[:, :, 1:]
     distance = np.sqrt(((middles[:, :, :, None] - middles[:, :, None]) ** 2).sum(-1))
-    first, second = np.triu_indices(LEVELS[level] - 1, 2)
+    first, second = np.triu_indices(LEVELS[level].paddles - 1, 2)
     assert distance[:, :, first, second].min() > 1.4
 
 
@@ -106,6 +109,17 @@ def test_the_official_layout_is_written_and_read(form: str, tmp_path: Path) -> N
     for split in ("train", "valid", "test"):
         ours, theirs = made.splits[split], read.splits[split]
         assert (ours.tokens.flat == theirs.tokens.flat).all() and (ours.labels == theirs.labels).all()  # type: ignore[union-attr]
+
+
+def test_the_release_has_no_tiny_level(tmp_path: Path) -> None:
+    tiny = load_dataset("pathfinder", level="tiny", train=4, valid=2, test=2, workers=1)
+    assert tiny.image_size == (12, 12) and tiny.max_length == 144
+    for use in (
+        lambda: write_official(tiny, tmp_path),
+        lambda: load_dataset("pathfinder", level="tiny", path=str(tmp_path)),
+    ):
+        with pytest.raises(ValueError, match="level='tiny' is not in the release, which has easy, intermediate, hard"):
+            use()
 
 
 @pytest.fixture

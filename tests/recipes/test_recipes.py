@@ -154,7 +154,7 @@ def _rate(train: TrainConfig, t: int) -> float:
         ("lra-pathfinder", "pathfinder", {"level": "hard", "lra_padding": True}),
         ("mlm-wikitext103", "wikitext103", {"tokenizer": "bpe:50265"}),
         ("finetune-mnli", "mnli", {"tokenizer": "start", "max_length": 512}),
-        ("lra-pathfinder-small", "pathfinder", {"level": "easy"}),
+        ("lra-pathfinder-small", "pathfinder", {"level": "tiny"}),
     ],
 )
 def test_the_data_are_those_of_the_sources(name: str, data: str, options: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Pathfinder 32x32 (Long Range Arena): are the two discs on one dashed line? Made here, or read from the official folders."""
+"""Pathfinder (Long Range Arena): are the two discs on one dashed line? Made here, or read from the official folders."""
 
 import io
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def pathfinder(
     seed: int = 0,
     workers: int | None = None,
 ) -> Dataset:
-    """Pathfinder: rows of 1024 grey values, label 1 if both discs are on one contour.
+    """Pathfinder: rows of 1024 grey values, label 1 if both discs are on one contour; 144 of them at ``level`` "tiny".
 
     With ``path`` (a folder or archive in the release's layout) the images of ``level`` are read and cut 80/10/10 in order;
     without, ``train`` + ``valid`` + ``test`` images are drawn. ``lra_padding`` masks pixels of value 0, as the benchmark does.
@@ -41,8 +41,10 @@ def pathfinder(
     if level not in LEVELS:
         raise ValueError(f"level={level!r}; it is one of {', '.join(LEVELS)}")
     vocabulary = Pixels(lra_padding)
-    about = partial(Description, vocabulary, 2, SIZE * SIZE, class_names=CLASSES, image_size=(SIZE, SIZE))
+    size = LEVELS[level].size
+    about = partial(Description, vocabulary, 2, size * size, class_names=CLASSES, image_size=(size, size))
     if path is not None:
+        _check_official(level)
         source = locate("pathfinder", "lra", path)
 
         def read(writer: Writer) -> Description:
@@ -84,6 +86,11 @@ def pathfinder_small(
     return pathfinder(level=level, train=train, valid=valid, test=test, lra_padding=lra_padding, seed=seed)
 
 
+def _check_official(level: str) -> None:
+    if level not in FOLDERS:
+        raise ValueError(f"level={level!r} is not in the release, which has {', '.join(FOLDERS)}; leave out the path")
+
+
 def draw_chunk(chunk: int, *, level: str, seed: int) -> Images:
     """Chunk number ``chunk`` of the images of ``seed``: always CHUNK images."""
     return draw(CHUNK, level, [seed, list(LEVELS).index(level), chunk])
@@ -102,10 +109,11 @@ def write_official(dataset: Dataset, folder: Path, batch: int = 0) -> list[Path]
     """Write the splits, one after the other, in the release's layout: PNG files and plain-text metadata, which is returned."""
     image = require("data", "PIL.Image")
     level = dataset.options["level"]
+    _check_official(level)
     root = folder / FOLDERS[level]
     (root / "imgs" / str(batch)).mkdir(parents=True, exist_ok=True)
     (root / "metadata").mkdir(exist_ok=True)
-    paddles = LEVELS[level]
+    paddles = LEVELS[level].paddles
     lines: list[str] = []
     for part in dataset.splits.values():
         assert part.labels is not None

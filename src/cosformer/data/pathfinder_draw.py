@@ -1,4 +1,4 @@
-"""The Pathfinder generator at 32x32, by the rules of the benchmark, many images at once.
+"""The Pathfinder generator, by the rules of the benchmark, many images at once.
 
 Two snakes of paddles (short dashes) grow from near the middle without touching, shorter ones are strewn between them, and a disc
 marks one end of a snake and another disc the far end of the same snake (label 1) or of the other one (label 0).
@@ -12,28 +12,48 @@ import numpy as np
 
 from cosformer.extras import require
 
-SIZE, PADDING = 32, 1
+SIZE, PADDING = 32, 1  # of the benchmark's images; pixels of the border that stay black
 LENGTH, MARGIN, FINE = 2, 1, 2  # of a paddle; room around it; drawing is FINE times finer and then reduced
 LINE_WIDTH = 1  # at the finer scale: thickness 0.5
-SEED_DISTANCE, MARKER_RADIUS = 7, 1.5
+MARKER_RADIUS = 1.5
 TARGET_CONTRAST, DISTRACTOR_CONTRAST = 2 * 0.75, 2.0
 PADDLE_TRIALS, SNAKE_TRIALS = 3, 5
 FULL = 0.01  # no more snakes once fewer than this share of pixels is free
 OVERLAP = 1.8
-LEVELS = {"easy": 6, "intermediate": 9, "hard": 14}  # paddles of a target snake
 
+
+@dataclass(frozen=True)
+class Level:
+    """How hard: ``paddles`` of a target snake, and ``distractors`` of a third as many each.
+
+    The second snake starts ``seed_distance`` pixels from the first, which starts at least ``border`` pixels inside the image.
+    """
+
+    paddles: int
+    distractors: int
+    size: int = SIZE
+    seed_distance: int = 7
+    border: int = 14
+
+
+LEVELS = {
+    "easy": Level(6, 10),
+    "intermediate": Level(9, 6),
+    "hard": Level(14, 5),
+    # not in the benchmark: a seventh of the pixels, and two short snakes alone
+    "tiny": Level(2, 0, size=12, seed_distance=6, border=3),
+}
 _ATTEMPTS = 2048  # pairs of target snakes tried at once; of the hard ones one in 200 grows to full length
 _HALF = LENGTH + 1 + MARGIN  # half the side of a stamp
 _STAMP = 2 * _HALF + 1
 _PAD = _HALF + 1  # room around the canvas, so that stamps and look-ups near the border need no clipping
-_CANVAS = SIZE + 2 * _PAD
 
 
 @dataclass(frozen=True)
 class Images:
     """A batch of drawn images and the geometry behind them.
 
-    ``pixels`` uint8 [B, 32, 32]; ``labels`` int64 [B]; ``targets`` [B, 2, P, 2, 2]: both ends (y, x) of every paddle of the two
+    ``pixels`` uint8 [B, size, size]; ``labels`` int64 [B]; ``targets`` [B, 2, P, 2, 2]: both ends (y, x) of every paddle of the two
     target snakes, the end that a snake grew from first; ``markers`` [B, 2, 2]: the two discs' centres.
     """
 
@@ -116,16 +136,21 @@ def _advance(point: np.ndarray, angle: np.ndarray | float, distance: float) -> n
     return np.ceil(point + step).astype(np.int64)
 
 
-def _inside(point: np.ndarray) -> np.ndarray:
-    return np.all((point >= 0) & (point < SIZE), axis=-1, keepdims=True)[..., 0]
+def _inside(point: np.ndarray, size: int) -> np.ndarray:
+    return np.all((point >= 0) & (point < size), axis=-1, keepdims=True)[..., 0]
+
+
+def _size(canvas: np.ndarray) -> int:
+    """Of the picture on a canvas [B, ...]."""
+    return canvas.shape[1] - 2 * _PAD
 
 
 @cache
-def _disc(y: int, x: int) -> np.ndarray:
-    """A marker, float [32, 32] in 0..1."""
-    rows, columns = np.ogrid[: SIZE * FINE, : SIZE * FINE]
+def _disc(y: int, x: int, size: int) -> np.ndarray:
+    """A marker, float [size, size] in 0..1."""
+    rows, columns = np.ogrid[: size * FINE, : size * FINE]
     inside = (rows - y * FINE) ** 2 + (columns - x * FINE) ** 2 <= (MARKER_RADIUS * FINE) ** 2
-    return _reduced(inside.astype(np.uint8) * 255, SIZE)
+    return _reduced(inside.astype(np.uint8) * 255, size)
 
 
 @dataclass
@@ -157,10 +182,10 @@ def _extend(
     tables = _tables()
     pivot = _advance(snakes.pivot[rows], tables.angle[snakes.orientation[rows]], LENGTH + 2 * MARGIN)
     heads = pivot[:, None, :] + tables.steps[None]
-    y, x = (heads + _PAD).clip(1, _CANVAS - 2).transpose(2, 0, 1)
+    y, x = (heads + _PAD).clip(1, mask.shape[1] - 2).transpose(2, 0, 1)
     r = rows[:, None]
     near = [mask[r, y + dy, x + dx] for dy, dx in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))]
-    free = (1 - np.maximum.reduce(near)) * _inside(heads)
+    free = (1 - np.maximum.reduce(near)) * _inside(heads, _size(mask))
     cumulative = np.cumsum(free * tables.turn[snakes.orientation[rows]], axis=1)
     total = cumulative[:, -1]
     alive = np.flatnonzero(total >= 1e-4)
@@ -208,20 +233,21 @@ def _seed_points(tail: np.ndarray, degree: np.ndarray) -> tuple[np.ndarray, np.n
     return head, _advance(head, reversed_angle, LENGTH + MARGIN)
 
 
-def _blank(batch: int) -> tuple[np.ndarray, np.ndarray]:
+def _blank(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Empty image and mask canvases; the outermost pixels of the picture are taken."""
-    image = np.zeros((batch, _CANVAS, _CANVAS), np.float32)
+    image = np.zeros((batch, size + 2 * _PAD, size + 2 * _PAD), np.float32)
     mask = np.zeros_like(image)
-    mask[:, _PAD : _PAD + SIZE, _PAD : _PAD + SIZE] = 1
-    inner = slice(_PAD + PADDING, _PAD + SIZE - PADDING)
+    mask[:, _PAD : _PAD + size, _PAD : _PAD + size] = 1
+    inner = slice(_PAD + PADDING, _PAD + size - PADDING)
     mask[:, inner, inner] = 0
     return image, mask
 
 
 def _free_tails(mask: np.ndarray, degree: np.ndarray) -> np.ndarray:
-    """Where a seed of orientation ``degree`` may start: bool [B, 32, 32]."""
-    taken = np.zeros((len(mask), SIZE, SIZE), np.float32)
-    place = _PAD + np.arange(SIZE)
+    """Where a seed of orientation ``degree`` may start: bool [B, size, size]."""
+    size = _size(mask)
+    taken = np.zeros((len(mask), size, size), np.float32)
+    place = _PAD + np.arange(size)
     rows = np.arange(len(mask))[:, None, None]
     for offset in _tables().footprint[degree].transpose(1, 0, 2):
         y, x = place[None, :] + offset[:, :1], place[None, :] + offset[:, 1:]
@@ -230,38 +256,40 @@ def _free_tails(mask: np.ndarray, degree: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _first_tails() -> np.ndarray:
-    """Where the first snake may start, for every degree: in the middle, away from the border; bool [360, 32, 32]."""
-    mask = _blank(1)[1]
-    mask[:, _PAD : _PAD + SIZE, _PAD : _PAD + SIZE] = 1
-    middle = slice(_PAD + 2 * SEED_DISTANCE, _PAD + SIZE - 2 * SEED_DISTANCE)
+def _first_tails(size: int, border: int) -> np.ndarray:
+    """Where the first snake may start, for every degree: in the middle, away from the border; bool [360, size, size]."""
+    mask = _blank(1, size)[1]
+    mask[:, _PAD : _PAD + size, _PAD : _PAD + size] = 1
+    middle = slice(_PAD + border, _PAD + size - border)
     mask[:, middle, middle] = 0
-    return _free_tails(np.broadcast_to(mask, (360, _CANVAS, _CANVAS)), np.arange(360))
+    return _free_tails(np.broadcast_to(mask, (360, *mask.shape[1:])), np.arange(360))
 
 
 def _pick(rng: np.random.Generator, free: np.ndarray) -> np.ndarray:
-    """One uniform True place (y, x) of each [32, 32] map; every map has one."""
+    """One uniform True place (y, x) of each [size, size] map; every map has one."""
     flat = free.reshape(len(free), -1)
     counts = flat.sum(1)
     rank = np.floor(rng.random(len(free)) * counts).astype(np.int64)
     index = (np.cumsum(flat, 1) > rank[:, None]).argmax(1)
-    return np.stack(np.divmod(index, SIZE), 1)
+    return np.stack(np.divmod(index, free.shape[2]), 1)
 
 
-def _two_snakes(rng: np.random.Generator, batch: int, paddles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _two_snakes(rng: np.random.Generator, batch: int, level: Level) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Try ``batch`` pairs of target snakes; (image, mask, geometry) of those that grew to full length."""
+    paddles, size = level.paddles, level.size
     degrees = rng.integers(0, 360, (2, batch))
-    free = _first_tails()[degrees[0]]
+    free = _first_tails(size, level.border)[degrees[0]]
     ok = free.any((1, 2))
-    free[~ok, SIZE // 2, SIZE // 2] = True
+    free[~ok, size // 2, size // 2] = True
     tails = [_pick(rng, free)]
     around = rng.integers(0, 360, batch) * np.pi / 180
-    tails.append(np.round(tails[0] + SEED_DISTANCE * np.stack([np.sin(around), np.cos(around)], 1)).astype(np.int64))
+    apart = level.seed_distance * np.stack([np.sin(around), np.cos(around)], 1)
+    tails.append(np.round(tails[0] + apart).astype(np.int64))
     for tail, degree in zip(tails, degrees, strict=True):
         head, pivot = _seed_points(tail, degree)
-        ok &= _inside(head) & _inside(pivot)
+        ok &= _inside(tail, size) & _inside(head, size) & _inside(pivot, size)
     tails, degrees, batch = [tail[ok] for tail in tails], degrees[:, ok], int(ok.sum())
-    image, mask = _blank(batch)
+    image, mask = _blank(batch, size)
     rows = np.arange(batch)
     geometry = np.zeros((batch, 2, paddles, 2, 2), np.int64)
     snakes = []
@@ -286,12 +314,12 @@ def _two_snakes(rng: np.random.Generator, batch: int, paddles: int) -> tuple[np.
 
 def _add_distractors(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, paddles: int, snakes: int) -> None:
     """Strew short snakes over every image, in place; one that fails SNAKE_TRIALS times is left out."""
-    batch = len(image)
+    batch, size = len(image), _size(image)
     made, trials = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
     while len(rows := np.flatnonzero(made < snakes)):
         trial_image, trial_mask = image[rows], mask[rows]
         success = np.zeros(len(rows), bool)
-        inner = mask[rows, _PAD : _PAD + SIZE, _PAD : _PAD + SIZE]
+        inner = mask[rows, _PAD : _PAD + size, _PAD : _PAD + size]
         roomy = (inner <= 0.3).mean((1, 2)) >= FULL
         degree = rng.integers(0, 360, len(rows))
         free = _free_tails(trial_mask, degree)
@@ -299,7 +327,7 @@ def _add_distractors(rng: np.random.Generator, image: np.ndarray, mask: np.ndarr
         free[~ok, 0, 0] = True
         tail = _pick(rng, free)
         head, pivot = _seed_points(tail, degree)
-        active = np.flatnonzero(ok & _inside(head) & _inside(pivot))
+        active = np.flatnonzero(ok & _inside(head, size) & _inside(pivot, size))
         grown = _start(active, tail[active], degree[active], trial_image, DISTRACTOR_CONTRAST)
         for _ in range(paddles - 1):
             done, _ = _extend(rng, active, grown, trial_image, trial_mask, DISTRACTOR_CONTRAST)
@@ -317,26 +345,25 @@ def draw(count: int, level: str, seed: int | list[int]) -> Images:
     """``count`` images of ``level``; the same seed gives the same images."""
     if level not in LEVELS:
         raise ValueError(f"level={level!r}; it is one of {', '.join(LEVELS)}")
-    paddles = LEVELS[level]
+    rules = LEVELS[level]
     rng = np.random.default_rng(seed)
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     have = 0
     while have < count:
-        part = _two_snakes(rng, _ATTEMPTS, paddles)
+        part = _two_snakes(rng, _ATTEMPTS, rules)
         parts.append(part)
         have += len(part[0])
     image, mask, targets = (np.concatenate(arrays)[:count] for arrays in zip(*parts, strict=True))
-    length = paddles // 3
-    _add_distractors(rng, image, mask, length, 20 // length)
+    _add_distractors(rng, image, mask, rules.paddles // 3, rules.distractors)
     labels = rng.integers(0, 2, count)
     origin = rng.integers(0, 2, count)
     terminal = np.where(labels == 1, origin, 1 - origin)
     rows = np.arange(count)
     markers = np.stack([targets[rows, origin, 0, 0], targets[rows, terminal, -1, 1]], 1)
-    pixels = np.zeros((count, SIZE, SIZE), np.uint8)
+    pixels = np.zeros((count, rules.size, rules.size), np.uint8)
     for i in range(count):
-        inner = image[i, _PAD : _PAD + SIZE, _PAD : _PAD + SIZE]
-        marked = np.maximum.reduce([inner, *(_disc(int(y), int(x)) for y, x in markers[i])])
+        inner = image[i, _PAD : _PAD + rules.size, _PAD : _PAD + rules.size]
+        marked = np.maximum.reduce([inner, *(_disc(int(y), int(x), rules.size) for y, x in markers[i])])
         # the original writer stretched each image to its full range
         pixels[i] = np.floor(marked * (255 / marked.max()) + 0.5)
     return Images(pixels, labels, targets, markers)
