@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
         tokens = ["<cls>", *tokens]  # the model's own vector before the sequence
     layers, heads = chosen(args.layer, len(weights), "--layer"), chosen(args.head, weights[0].shape[0], "--head")
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    _WRITERS[args.output.suffix](args.output, f"{args.model}: {_short(text)}", weights, tokens, layers, heads)
+    _WRITERS[args.output.suffix](
+        args.output, f"{Path(args.model).name}: {_short(text)}", weights, tokens, layers, heads
+    )
     print(args.output.resolve())
     return 0
 
@@ -161,7 +163,7 @@ def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers:
             title=f"Layer {i + 1}",
             caption="Queries down, keys across; each panel has its own scale.",
             tokens=tokens,
-            columns=_COLUMNS,
+            columns=2 if len(heads) <= 4 else _COLUMNS,  # large enough for a phone
         )
         for i in layers
     }

@@ -2,6 +2,7 @@
 
 import base64
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -90,7 +91,8 @@ def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), c
     size = 7.0 if len(panels) == 1 else 2.2
     figure = Canvas(figsize=(size * columns, size * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=10)
+    how = "queries down, keys across" + ("" if len(panels) == 1 else "; each panel has its own scale")
+    figure.suptitle(f"{textwrap.fill(title, round(12 * size * columns))}\n{how}", fontsize=10)
     for axes in figure.subplots(rows, columns, squeeze=False).flat:
         axes.set_axis_off()
     for panel, axes in zip(panels, figure.axes, strict=False):

@@ -12,7 +12,10 @@ def write_maps(out: Path, title: str, tokens: Sequence[str], figures: Mapping[st
     """``figures``: heading -> the maps below it. ``tokens``: what the model read."""
     lead = "Where each head looks: queries down, keys across, blue for positive weights, orange for negative, clear for zero."
     read = paragraph(f"{len(tokens)} tokens: ", code("|".join(tokens)), class_="source")
-    sections = [tag("section", tag("h2", heading), figure(picture)) for heading, picture in figures.items()]
+    sections = [
+        tag("section", tag("h2", heading), tag("div", figure(picture), class_="wide"))
+        for heading, picture in figures.items()
+    ]
     write_page(
         out,
         document(

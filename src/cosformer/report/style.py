@@ -56,6 +56,7 @@ tr.ours th { color: var(--accent); font-weight: 650; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1.6rem 2rem; margin: 1.4rem 0; }
 figure { margin: 0; min-width: 0; }
 figure img { display: block; width: 100%; height: auto; max-width: 34rem; }
+.wide img { max-width: 46rem; }
 figcaption { color: var(--soft); font-size: .84rem; line-height: 1.45; margin-top: .5rem; max-width: 34rem; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: var(--accent); font-size: .92rem; }
