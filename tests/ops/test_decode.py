@@ -72,6 +72,29 @@ def test_states_of_steps_are_ordinary_states(known):
         assert torch.equal(step(q, k, v, other)[0], step(q, k, v, state)[0])
 
 
+def test_the_position_is_a_tensor_for_whoever_asks(known):
+    q, k, v, state = known
+    _, state = step(q, k, v, state)
+    assert state.seen == 3 and "position" not in vars(state)
+    assert torch.equal(state.position, torch.tensor(3)) and state.position is state.position
+    state.position.add_(4)  # and then it is what counts
+    assert state.seen == 7 and step(q, k, v, state)[1].seen == 8
+    assert not hasattr(state, "positions")
+
+
+def test_compiled_steps_take_the_states_of_others(known):
+    q, k, v, state = known
+    compiled = torch.compile(lambda q, k, v, state: step(q, k, v, state), fullgraph=True, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    for _ in range(6):
+        _, state = step(q, k, v, state)
+        (out, after), (expected, _) = compiled(q, k, v, state), step(q, k, v, state)
+        torch.testing.assert_close(out, expected)
+        assert after.seen == state.seen + 1
+        state = after
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
 @pytest.mark.parametrize("layout", ["heads inside", "gaps", "unaligned", "expanded"])
 def test_layouts_change_nothing(known, layout):
     q, k, v, state = known

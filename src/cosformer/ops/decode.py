@@ -26,16 +26,16 @@ def remember(q: Tensor, k: Tensor, v: Tensor, state: LinearState, max_len: int, 
         return
     if len(_known) >= _MOST_KINDS:
         _known.clear()
-    _known[_kind(q, k, v, state, max_len, eps)] = Steps(q, k, v, max_len, eps)
+    _known[_kind(q, k, v, max_len, eps)] = Steps(q, k, v, state.kv, state.z, max_len, eps)
 
 
 def repeat(
     q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, max_len: int | None, eps: float
 ) -> tuple[Tensor, LinearState] | None:
     """One token, ``(out, state)``; None where this is no step of a known kind, or something watches it."""
-    if type(state) is not LinearState or type(eps) is not float:
+    if type(state) is not LinearState:
         return None
-    kv, z, dtype = state.kv, state.z, q.dtype
+    kv, z = state.kv, state.z
     for x in (q, k, v, kv, z):
         if (
             type(x) is not Tensor
@@ -44,22 +44,20 @@ def repeat(
             or (x.requires_grad and torch.is_grad_enabled())
         ):
             return None
-    steps = _known.get(_kind(q, k, v, state, max_len, eps))
-    if steps is None or k.dtype is not dtype or v.dtype is not dtype or state.max_len != max_len:
+    # most likely one more step of the kind that made the state
+    steps = state.__dict__.get("_kind") or _known.get(_kind(q, k, v, max_len, eps))
+    if steps is None or not steps.take(q, k, v, kv, z, max_len, eps) or state.max_len != max_len:
         return None
-    if kv.dtype is not torch.float32 or z.dtype is not torch.float32 or torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cpu") or torch._C._is_tracing() or _get_current_dispatch_mode() is not None:
         return None
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
-    if _get_current_dispatch_mode() is not None or torch._C._is_tracing():
-        return None
-    position = state.position
-    first = int(position)
+    first = state.seen
     if first >= steps.max_len:
         return None  # the operator says that the state is full
     out, kv, z = steps(q, k, v, kv, z, first)
-    return out, LinearState(kv, z, position.new_full((), first + 1), steps.max_len)
+    return out, LinearState.after_step(kv, z, first + 1, steps.max_len, steps)
 
 
-def _kind(q: Tensor, k: Tensor, v: Tensor, state: LinearState, max_len: int | None, eps: float) -> tuple[Any, ...]:
-    return q.shape, k.shape, v.shape, state.kv.shape, state.z.shape, q.dtype, max_len, eps
+def _kind(q: Tensor, k: Tensor, v: Tensor, max_len: int | None, eps: float) -> tuple[Any, ...]:
+    return q.shape, k.shape, v.shape, q.dtype, max_len, eps

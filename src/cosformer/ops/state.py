@@ -23,10 +23,31 @@ class LinearState:
     position: Tensor
     max_len: int
 
+    @classmethod
+    def after_step(cls, kv: Tensor, z: Tensor, seen: int, max_len: int, kind: object) -> "LinearState":
+        """A state as a decoding step leaves it, with what the next step wants to know: a number, and the kind of this one.
+
+        Setting the fields at once and leaving ``position`` until somebody asks for it saves a tenth of such a step.
+        """
+        state = object.__new__(cls)
+        state.__dict__.update(kv=kv, z=z, max_len=max_len, _seen=seen, _kind=kind)
+        return state
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "position" or "_seen" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        position = torch.tensor(self.__dict__.pop("_seen"))  # from now on the tensor counts, whatever happens to it
+        self.__dict__["position"] = position
+        return position
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kv": self.kv, "z": self.z, "position": self.position, "max_len": self.max_len}
+
     @property
     def seen(self) -> int:
         """How many tokens this state has taken in (masked ones count: positions are as they stand in the tensor)."""
-        return int(self.position)
+        seen = self.__dict__.get("_seen")
+        return int(self.position) if seen is None else seen
 
     @property
     def nbytes(self) -> int:

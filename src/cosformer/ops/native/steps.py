@@ -19,9 +19,9 @@ class Steps:
     Nothing is checked here.
     """
 
-    __slots__ = ("_empty_like", "_out_like_q", "_run", "_shared", "max_len")
+    __slots__ = ("_dtype", "_empty_like", "_eps", "_out_like_q", "_run", "_shapes", "_shared", "max_len")
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, max_len: int, eps: float) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, max_len: int, eps: float) -> None:
         b, h, _, d = q.shape
         hk, e = v.shape[1], v.shape[3]
         dtype, normaliser = DTYPES[v.dtype], NORMALISERS["clamp"]
@@ -29,7 +29,8 @@ class Steps:
         self._shared = _SHARED.pack(
             b, h, hk, 1, 1, d, e, dtype, True, True, normaliser, max_len, max_len, eps, *strides, 1
         )
-        self.max_len = max_len
+        self.max_len, self._eps, self._dtype = max_len, eps, v.dtype
+        self._shapes = (q.shape, k.shape, v.shape, kv.shape, z.shape)
         self._run = loaded().step
         self._out_like_q = d == e
         self._empty_like = memory.empty_like if 8 * b * hk * d * e >= memory.LARGE else torch.empty_like
@@ -40,6 +41,16 @@ class Steps:
         channel (whose stride, and with it a sign kept in the view of an imaginary part, ``is_contiguous`` overlooks)."""
         (_, h, _, d), (_, hk, _, e) = q.shape, v.shape
         return min(d, e) > 1 and (d == e or h == hk)
+
+    def take(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, max_len: int | None, eps: float) -> bool:
+        """Whether this is a step of the kind."""
+        dtype = self._dtype
+        return (
+            q.dtype is dtype and k.dtype is dtype and v.dtype is dtype
+            and kv.dtype is torch.float32 and z.dtype is torch.float32
+            and (q.shape, k.shape, v.shape, kv.shape, z.shape) == self._shapes
+            and max_len == self.max_len and eps == self._eps
+        )  # fmt: skip
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, first: int
