@@ -114,6 +114,25 @@ def test_a_broken_run_is_named_and_skipped(fake: Callable[..., Path], file: str,
     assert words in said[0] and file in said[0] and "remove" in said[0]
 
 
+def test_a_run_without_its_result_is_named_and_finished(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    (runs / "small-softmax-seed0" / "result.json").unlink()
+    assert collect(cells("small", "softmax"), runs) == ([], ["small-softmax-seed0 is not done"])
+    left, said = work(runs, cells("small", "softmax"))
+    assert not left and said[0] == "Resume small-softmax-seed0"
+
+
+def test_a_folder_that_does_not_say_what_it_holds_is_named(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    (runs / "small-of-mine").mkdir()
+    (runs / "small-of-mine" / "experiment.json").write_text('{"recipe": "small", ')
+    (runs / "small-empty").mkdir()
+    lines, (problem,) = collect(cells("small", "softmax"), runs)
+    assert len(lines) == 1 and "small-of-mine" in problem and "cannot be read" in problem
+
+
 def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_path: Path) -> None:
     runs = fake(small=40)
     lock = tmp_path / "measuring"

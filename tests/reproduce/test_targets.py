@@ -156,6 +156,29 @@ def test_samples_are_counted_and_both_kinds_are_shown() -> None:
     assert "Only cosFormer right: none" in as_text("lra-listops-small", found[1:])
 
 
+def test_a_run_without_weights_is_named_and_the_others_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def weights(run: Path) -> list[np.ndarray]:
+        if run.name == "softmax":
+            raise FileNotFoundError("the run softmax has no best weights")
+        return [np.eye(8)]
+
+    class Done:
+        def __init__(self, path: Path) -> None:
+            self.path, self.status = path, "done"
+
+    monkeypatch.setattr(maps, "state", lambda cell, runs: ("done", ""))
+    monkeypatch.setattr(maps, "place", lambda cell, runs: runs / cell.attention)
+    monkeypatch.setattr(maps, "read_run", lambda path: (Done(path), []))
+    monkeypatch.setattr(maps, "run_weights", weights)
+    maps.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
+    out, err = capsys.readouterr()
+    assert "skipped: the run softmax has no best weights" in err
+    names = [row["attention"] for row in lines_of(tmp_path / "reproduce" / "figure3.jsonl")]
+    assert names == ["cosformer", "relu"] and "figure3.svg" in out
+
+
 def test_long_inputs_keep_their_ends() -> None:
     text = "b" * 300 + "\n\n" + "e" * 300
     short = shortened(text, 20)

@@ -93,7 +93,7 @@ def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict
     lines, problems = collect(cells, args.runs)
     if cells and args.runs.is_dir():
         write_lines(lines, args.json or args.runs / f"{args.target}.jsonl")
-    return lines, [*problems, *(f"{cell.name} is not done" for cell in left)]
+    return lines, list(dict.fromkeys([*problems, *(f"{cell.name} is not done" for cell in left)]))
 
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Figure 3 and algorithm 2: where the attention of the trained models lies, and the bare cosine matrix."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,10 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         if run is None or diverged(run):
             print(f"{name}: not run ({request.runs / cell.name} holds no finished run of {recipe})")
             continue
-        weights[name] = run_weights(run.path)
+        try:
+            weights[name] = run_weights(run.path)
+        except (FileNotFoundError, ValueError) as error:
+            print(f"skipped: {error}", file=sys.stderr)
     if not weights:
         return
     document = frequency_document(

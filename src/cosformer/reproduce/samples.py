@@ -1,5 +1,6 @@
 """The paper's qualitative samples: inputs with cosFormer's answer, the vanilla transformer's and the truth, from trained runs."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +46,11 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         if missing:
             print(f"{recipe}: {NOT_RUN} ({' and '.join(missing)})\n")
             continue
-        samples = answers(recipe, {name: path for name, path in runs.items() if path is not None})
+        try:
+            samples = answers(recipe, {name: path for name, path in runs.items() if path is not None})
+        except (FileNotFoundError, ValueError) as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
         found += samples
         print(as_text(recipe, samples))
     if found:

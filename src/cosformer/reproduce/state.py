@@ -1,12 +1,13 @@
 """Where a cell stands on the disk."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.reproduce.cells import Cell
-from cosformer.runs import Run, read_run
+from cosformer.runs import RESULT_FILE, Run, read_run
 
 MISSING, HALF, DONE, OTHER, BROKEN = "missing", "half", "done", "other", "broken"
 DIVERGED = "is not a number"  # in the reason of a run that failed for that
@@ -25,6 +26,7 @@ def state(cell: Cell, runs: Path) -> tuple[str, str]:
     folder = place(cell, runs)
     if not (folder / EXPERIMENT_FILE).exists():
         return MISSING, ""
+    ended = (folder / RESULT_FILE).exists()  # looked for before it is read: a run may end in between
     run, problems = read_run(folder)
     if run is None:
         return BROKEN, f"{problems[0]}; remove {folder} to run it again"
@@ -33,8 +35,10 @@ def state(cell: Cell, runs: Path) -> tuple[str, str]:
         return OTHER, f"{folder} holds another experiment ({'; '.join(found)}); move it away or give other --runs"
     if run.result is not None or diverged(run):
         return DONE, ""
-    damaged = [problem for problem in problems if "result.json" in problem]
-    return (BROKEN, f"{damaged[0]}; remove it to finish the run again") if damaged else (HALF, "")
+    if not ended:
+        return HALF, ""
+    damaged = next(problem for problem in problems if RESULT_FILE in problem)
+    return BROKEN, f"{damaged}; remove it to finish the run again"
 
 
 def place(cell: Cell, runs: Path) -> Path:
@@ -49,6 +53,15 @@ def place(cell: Cell, runs: Path) -> Path:
         except ValueError:
             continue  # broken, so nobody's run
     return folder
+
+
+def unreadable(cells: Iterable[Cell], runs: Path) -> list[str]:
+    """A sentence for each folder that bears the name of one of the recipes and does not say which run it holds."""
+    problems = []
+    for recipe in dict.fromkeys(cell.recipe for cell in cells):
+        for path in sorted(runs.glob(f"{recipe}-*/{EXPERIMENT_FILE}")):
+            problems += [] if read_run(path.parent)[0] else read_run(path.parent)[1][:1]
+    return problems
 
 
 def differences(found: Experiment, cell: Cell, runs: Path) -> list[str]:

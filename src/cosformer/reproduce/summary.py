@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.reproduce.cells import Cell
-from cosformer.reproduce.state import DONE, diverged, place, state
+from cosformer.reproduce.state import DONE, HALF, diverged, place, state, unreadable
 from cosformer.runs import Curve, Run, read_run
 
 CURVE_POINTS = 40
@@ -64,10 +64,12 @@ def summary(run: Run, cell: Cell) -> dict[str, Any] | None:
 
 def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The lines of the cells that are done, sorted, and what could not be read or is another experiment."""
-    lines, problems = [], []
-    for cell in dict.fromkeys(cells):
+    cells = list(dict.fromkeys(cells))
+    lines, problems = [], unreadable(cells, runs)
+    for cell in cells:
         kind, why = state(cell, runs)
-        problems += [why] if why else []
+        problems += [why] if why and not any(why.startswith(problem) for problem in problems) else []
+        problems += [f"{cell.name} is not done"] if kind == HALF else []
         run, found = read_run(place(cell, runs)) if kind == DONE else (None, [])
         problems += found
         line = summary(run, cell) if run is not None else None
