@@ -87,7 +87,7 @@ def lra_listops_small() -> Experiment:
 
 def lra_text_small() -> Experiment:
     options: dict[str, Option] = {"max_length": 1_024}
-    return _small("text", options, "the first 1,024 bytes of a review", layers=1, batch=16, steps=1_000, lr=2e-3)
+    return _small("text", options, "the first 1,024 bytes of a review", layers=1, batch=16, steps=700, lr=2e-3)
 
 
 def lra_retrieval_small() -> Experiment:
