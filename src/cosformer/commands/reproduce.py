@@ -111,7 +111,8 @@ def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
         count = _processes(args.scale)(cell)
         start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
         print(shlex.join([*start, *words]) + (f"  # {why}" if why else ""))
-    print(f"# {done} of {len(cells)} runs are there already", file=sys.stderr)
+    found = f"{done} of {len(cells)} runs are there already" if cells else f"{args.target} trains nothing"
+    print(f"# {found}", file=sys.stderr)
 
 
 def _threads(args: argparse.Namespace) -> int | None:
@@ -135,6 +136,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
     if (args.write or args.into) and args.target != "ledger":
         raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
+    if args.target == "ledger" and args.scale == "paper":
+        raise ValueError("the ledger tests its claims at scale small; at scale paper take table1 to table4, as table2")
     if args.scale == "paper" and not (args.dry_run or args.show):
         import torch
 
