@@ -79,7 +79,8 @@ static void absorb_keys_for_dq(const plan_t *p, const chunk_t *c, sums_t *s, lon
     long panel = p->chunk * 16;
     for (long half = 0; half < p->halves; half++) {
         long f = half * p->nd + d0;
-        accumulate(s->at + f * p->Er * 16, p->Er * 16, p->E, d1 - d0, c->v, p->lde, c->kfp + f * panel, panel, n, (ahead_t){0});
+        accumulate(s->at + f * p->Er * 16, p->Er * 16, p->E, d1 - d0, c->v, p->lde, c->kfp + f * panel, panel, 16, n,
+                   (ahead_t){0});
         memset(c->zrun, 0, 4 * (size_t)p->Dp);
         const float *turn = p->halves == 1 ? NULL : half ? c->kat.sin : c->kat.cos;
         for (long r = 0; r < n; r++)
@@ -109,7 +110,8 @@ static void load_queries(const plan_t *p, chunk_t *c, head_t at, long h, long fi
     c->qat = angles(c->qcos, p->q_turn, call->q_first + first, call->q_len, n);
     rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
     load_features(p, c->qx, with_features ? c->qphi : NULL, q, NULL, c->qat, n);
-    for (long r = 0; r < n; r++) c->inverse[r] = 1 / divisor(call, den[r]);
+    memcpy(c->inverse, den, 4 * (size_t)n);
+    invert(call, c->inverse, n);
     load_values(p, c->g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, n);
 }
 
@@ -126,14 +128,14 @@ static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, 
     const float *sum = s->at + d0 * p->Er * 16;
     if (p->halves == 2) {
         turn_values(c->gc, c->gs, c->g, p->lde, p->Ep, c->qat, n);
-        terms[count++] = (term_t){c->gc, p->lde, sum, p->Er * 16, p->E, FULL};
-        terms[count++] = (term_t){c->gs, p->lde, sum + p->nd * p->Er * 16, p->Er * 16, p->E, FULL};
+        terms[count++] = (term_t){c->gc, p->lde, sum, p->Er * 16, 16, p->E, FULL};
+        terms[count++] = (term_t){c->gs, p->lde, sum + p->nd * p->Er * 16, p->Er * 16, 16, p->E, FULL};
     } else {
-        terms[count++] = (term_t){c->g, p->lde, sum, p->Er * 16, p->E, FULL};
+        terms[count++] = (term_t){c->g, p->lde, sum, p->Er * 16, 16, p->E, FULL};
     }
     if (call->causal) {
         triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, p->E * 16, p->E, c->qat, c->kat);
-        terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, n, LOWER};
+        terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, 16, n, LOWER};
     }
     rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
     rows_t g = rows_of(p, call->g_out, call->gs, at.b, h, at.row + first + n);
@@ -215,8 +217,8 @@ static void panel_queries(const plan_t *p, chunk_t *c, head_t at, long h, long f
 }
 
 static void absorb_queries(const plan_t *p, const chunk_t *c, sums_t *s, long n, long e0, long e1) {
-    accumulate(s->r + e0 * p->Fr * 16, p->Fr * 16, p->F, e1 - e0, c->qphi, p->ldf, c->gp + e0 * p->chunk * 16, p->chunk * 16, n,
-               (ahead_t){0});
+    accumulate(s->r + e0 * p->Fr * 16, p->Fr * 16, p->F, e1 - e0, c->qphi, p->ldf, c->gp + e0 * p->chunk * 16, p->chunk * 16, 16,
+               n, (ahead_t){0});
     for (long r = 0; r < n; r++) {
         float b = c->g[r * p->lde + p->E];
         for (long i = 0; i < p->F; i += WIDTH) store(s->rz + i, load(s->rz + i) + b * load(c->qphi + r * p->ldf + i));
@@ -232,20 +234,20 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     load_features(p, c->kx, c->kphi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, c->kat, n);
     load_values(p, c->v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, n);
     for (long r = 0; r < n; r++) c->v[r * p->lde + p->E] = 1;
-    term_t for_dk[3], for_dv[2] = {{c->kphi, p->ldf, s->r, p->Fr * 16, p->F, FULL}, {c->w, p->chunk, c->gp, panel, n, UPPER}};
+    term_t for_dk[3], for_dv[2] = {{c->kphi, p->ldf, s->r, p->Fr * 16, 16, p->F, FULL}, {c->w, p->chunk, c->gp, panel, 16, n, UPPER}};
     int count = 0;
     if (p->halves == 2) {
         turn_values(c->vc, c->vs, c->v, p->lde, p->E + 1, c->kat, n);
-        for_dk[count++] = (term_t){c->vc, p->lde, s->rt, p->Er * 16, p->E + 1, FULL};
-        for_dk[count++] = (term_t){c->vs, p->lde, s->rt + p->nd * p->Er * 16, p->Er * 16, p->E + 1, FULL};
+        for_dk[count++] = (term_t){c->vc, p->lde, s->rt, p->Er * 16, 16, p->E + 1, FULL};
+        for_dk[count++] = (term_t){c->vs, p->lde, s->rt + p->nd * p->Er * 16, p->Er * 16, 16, p->E + 1, FULL};
     } else {
-        for_dk[count++] = (term_t){c->v, p->lde, s->rt, p->Er * 16, p->E + 1, FULL};
+        for_dk[count++] = (term_t){c->v, p->lde, s->rt, p->Er * 16, 16, p->E + 1, FULL};
     }
     long step = with_queries ? -p->chunk : n; /* the causal pass goes backwards */
     rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + step);
     rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + step);
     ahead_t keys = ahead_of(p, key, value, with_queries ? least(p->chunk, first) : least(p->chunk, at.s - first - n));
-    for_dk[count] = (term_t){c->p, p->chunk, c->qp, panel, n, UPPER};
+    for_dk[count] = (term_t){c->p, p->chunk, c->qp, panel, 16, n, UPPER};
     if (!with_queries) {
         combine(c->dx, p->ldx, n, p->nd, for_dk, count, NULL, 0, keys);
         combine(c->dv, p->lde, n, p->ne, for_dv, 1, NULL, 0, (ahead_t){0});

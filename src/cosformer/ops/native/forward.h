@@ -19,7 +19,9 @@ static head_t head_at(const call_t *call, long index) { /* index over sequences,
 typedef struct {
     float *x, *phi, *cosines; /* ReLU'd rows, features as rows, angles */
     float *xt;                /* rows transposed: [chunk / 16][D][16] */
-    float *vp;                /* values as panels [ne][chunk][16] */
+    float *vp;                /* values as panels [ne][chunk][16], where they cannot be read in place */
+    const float *v;           /* the values */
+    long v_panel, v_row;      /* floats from panel to panel, and from row to row */
     float *z, *zc;            /* sum of the features before this chunk, and of this chunk */
     angles_t at;
 } keys_t;
@@ -38,12 +40,24 @@ static void clear_keys(const plan_t *p, keys_t *k, const float *z) {
     if (z) memcpy(k->z, z, 4 * (size_t)p->F);
 }
 
+/* Values as they lie, when whole aligned vectors make up their rows, and few enough rows share a place in the cache. */
+static int readable_in_place(const plan_t *p, rows_t v, const uint8_t *mask) {
+    return p->call->dtype == F32 && p->E % 16 == 0 && !mask && ((uintptr_t)v.data | (uintptr_t)v.stride) % sizeof(vec) == 0 &&
+           v.stride <= IN_PLACE_BYTES;
+}
+
 static void load_keys(const plan_t *p, keys_t *k, head_t at, long first, long n, long e0, long e1) {
     const call_t *call = p->call;
     const uint8_t *mask = call->mask ? call->mask + at.b * call->S + first : NULL;
     k->at = angles(k->cosines, p->k_turn, call->k_first + first, call->k_len, n);
     load_features(p, k->x, k->phi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, k->at, n);
-    load_panels(p, k->vp, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, e0, e1, n);
+    rows_t v = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first);
+    if (readable_in_place(p, v, mask)) {
+        k->v = (const float *)v.data + e0 * 16, k->v_panel = 16, k->v_row = v.stride / 4;
+    } else {
+        load_panels(p, k->vp, v, mask, e0, e1, n);
+        k->v = k->vp, k->v_panel = p->chunk * 16, k->v_row = 16;
+    }
     sum_rows(k->zc, k->phi, p->ldf, p->F, n);
 }
 
@@ -52,7 +66,7 @@ static void absorb_keys(const plan_t *p, keys_t *k, float *state, head_t at, lon
     const call_t *call = p->call;
     rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + n);
     rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + n);
-    accumulate(state, p->Fr * 16, p->F, e1 - e0, k->phi, p->ldf, k->vp, p->chunk * 16, n,
+    accumulate(state, p->Fr * 16, p->F, e1 - e0, k->phi, p->ldf, k->v, k->v_panel, k->v_row, n,
                ahead_of(p, key, value, least(p->chunk, at.s - first - n)));
     for (long i = 0; i < p->F; i++) k->z[i] += k->zc[i];
 }
@@ -93,13 +107,13 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
             for (long c = 0; c <= r; c += WIDTH) row += load(q->weights + r * p->chunk + c);
             part += row;
         }
-        total += sum(part);
-        q->inverse[r] = 1 / divisor(call, total);
-        if (e0 == 0) den[r] = total;
+        q->inverse[r] = total + sum(part);
     }
+    if (e0 == 0) memcpy(den, q->inverse, 4 * (size_t)n);
+    invert(call, q->inverse, n);
     rows_t out = own_rows(p, call->out, at.b * call->H + h, call->N, p->E, at.row + first);
-    term_t terms[2] = {{q->phi, p->ldf, state, p->Fr * 16, p->F, FULL},
-                       {q->weights, p->chunk, k->vp, p->chunk * 16, n, LOWER}};
+    term_t terms[2] = {{q->phi, p->ldf, state, p->Fr * 16, 16, p->F, FULL},
+                       {q->weights, p->chunk, k->v, k->v_panel, k->v_row, n, LOWER}};
     int direct = call->dtype == F32 && p->E % 16 == 0;
     float *to = direct ? (float *)out.data + e0 * 16 : q->out;
     int from_state = state != NULL, inside = call->causal != 0;

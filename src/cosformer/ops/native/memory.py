@@ -12,7 +12,8 @@ import weakref
 import torch
 from torch import Tensor
 
-LARGE = 2 << 20  # bytes: a huge page; smaller results come from torch
+LARGE = 256 << 10  # bytes; smaller results come from torch
+HUGE_PAGE = 2 << 20
 KEPT = 256 << 20
 
 _waiting: dict[int, list[mmap.mmap]] = {}  # by size; only single operations on lists, which threads cannot split
@@ -45,7 +46,9 @@ def waiting() -> int:
 
 
 def _flat(count: int, dtype: torch.dtype) -> Tensor:
-    size = -(-count * dtype.itemsize // LARGE) * LARGE
+    bytes_ = count * dtype.itemsize
+    unit = HUGE_PAGE if bytes_ >= HUGE_PAGE else LARGE // 4  # few different sizes, so that blocks fit the next result
+    size = -(-bytes_ // unit) * unit
     try:
         block = _waiting[size].pop()
     except (KeyError, IndexError):
@@ -57,7 +60,7 @@ def _flat(count: int, dtype: torch.dtype) -> Tensor:
 
 def _fresh(size: int) -> mmap.mmap:
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
     return block
 

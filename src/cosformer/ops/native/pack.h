@@ -225,6 +225,15 @@ INLINE float divisor(const call_t *call, float den) {
     }
 }
 
+/* Row sums to what their rows are multiplied with. */
+static void invert(const call_t *call, float *x, long n) {
+    float eps = (float)call->eps;
+    if (call->normaliser == CLAMP) /* the usual one, in a form that compilers turn into vectors */
+        for (long r = 0; r < n; r++) x[r] = 1 / (x[r] < eps ? eps : x[r]);
+    else
+        for (long r = 0; r < n; r++) x[r] = 1 / divisor(call, x[r]);
+}
+
 /* Derivative of the divisor with respect to the row sum. */
 INLINE float divisor_slope(const call_t *call, float den) {
     float eps = (float)call->eps;

@@ -44,7 +44,7 @@ static void short_task(const void *context, int64_t task, char *scratch) {
         q.inverse[r] = 1 / divisor(call, sum(row));
     }
     rows_t out = own_rows(p, call->out, at.b * call->H + h, n, p->E, 0);
-    term_t term = {q.weights, p->chunk, k.vp, p->chunk * 16, s, call->causal ? LOWER : FULL};
+    term_t term = {q.weights, p->chunk, k.vp, p->chunk * 16, 16, s, call->causal ? LOWER : FULL};
     int direct = call->dtype == F32 && p->E % 16 == 0;
     combine(direct ? (float *)out.data : q.out, direct ? p->E : p->lde, n, p->ne, &term, 1, q.inverse, 0, (ahead_t){0});
     if (!direct)

@@ -33,7 +33,7 @@ class Steps:
         self._shapes = (q.shape, k.shape, v.shape, kv.shape, z.shape)
         self._run = loaded().step
         self._out_like_q = d == e
-        self._empty_like = memory.empty_like if 8 * b * hk * d * e >= memory.LARGE else torch.empty_like
+        self._empty_like = memory.empty_like if 8 * b * hk * d * e >= memory.HUGE_PAGE else torch.empty_like
 
     @staticmethod
     def fit(q: Tensor, v: Tensor) -> bool:

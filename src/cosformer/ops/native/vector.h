@@ -27,10 +27,12 @@ INLINE long round_up(long n, long to) { return (n + to - 1) / to * to; }
 INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
 
-INLINE float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < WIDTH; i++) total += x[i];
-    return total;
+INLINE float sum(vec x) { /* pairwise: a chain of additions would take as long as the products before it */
+    quad parts[WIDTH / 4];
+    memcpy(parts, &x, sizeof x);
+    quad all = parts[0];
+    for (int i = 1; i < WIDTH / 4; i++) all += parts[i];
+    return (all[0] + all[2]) + (all[1] + all[3]);
 }
 
 INLINE float dot(const float *a, const float *b, long n) { /* n a multiple of 16 */
@@ -42,11 +44,19 @@ INLINE float dot(const float *a, const float *b, long n) { /* n a multiple of 16
     return sum(all);
 }
 
-/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k], for `rows` rows: ROWS or HALF, known when compiled */
-enum { HALF = ROWS / 2 };
+/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k], for `rows` rows: one, two or three thirds of a tile, known
+ * when compiled */
+enum { THIRD = ROWS / 3 };
+#define BY_THIRDS(live, work, ...) \
+    do { \
+        if ((live) > 2 * THIRD) work(ROWS, __VA_ARGS__); \
+        else if ((live) > THIRD) work(2 * THIRD, __VA_ARGS__); \
+        else work(THIRD, __VA_ARGS__); \
+    } while (0)
 
-INLINE void tile_of(int rows, vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
-    for (long k = 0; k < n; k++, a += step, panel += 16) {
+INLINE void tile_of(int rows, vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long panel_row,
+                    long n) {
+    for (long k = 0; k < n; k++, a += step, panel += panel_row) {
         vec b[LANES];
         for (int l = 0; l < LANES; l++) b[l] = *(const vec *)(panel + l * WIDTH);
 #pragma GCC unroll 16
@@ -56,38 +66,33 @@ INLINE void tile_of(int rows, vec sums[ROWS][LANES], const float *a, long row, l
     }
 }
 
-/* Rows of two tensors that the next chunk will read, fetched a few cache lines at a time while this one is computed. */
+/* Rows of two tensors that the next chunk will read, fetched a few at a time while this one is computed. */
 typedef struct {
     struct {
         const char *row;
         long stride, rows, bytes;
     } of[2];
-    int now;
-    long at;
 } ahead_t;
 
-INLINE void fetch(ahead_t *ahead, int lines) {
-    while (lines > 0 && ahead->now < 2) {
-        if (ahead->of[ahead->now].rows <= 0) {
-            ahead->now++;
-            continue;
-        }
-        __builtin_prefetch(ahead->of[ahead->now].row + ahead->at, 0, 2);
-        lines--, ahead->at += 64;
-        if (ahead->at >= ahead->of[ahead->now].bytes) {
-            ahead->at = 0, ahead->of[ahead->now].rows--;
-            ahead->of[ahead->now].row += ahead->of[ahead->now].stride;
-        }
+/* Rows of each to fetch with one of so many tiles. */
+INLINE long fetch_share(const ahead_t *ahead, long tiles) { return (most(ahead->of[0].rows, ahead->of[1].rows) + tiles - 1) / most(tiles, 1); }
+
+INLINE void fetch(ahead_t *ahead, long rows) {
+    for (int i = 0; i < 2; i++) {
+        long count = least(rows, ahead->of[i].rows);
+        for (long r = 0; r < count; r++, ahead->of[i].row += ahead->of[i].stride)
+            for (long at = 0; at < ahead->of[i].bytes; at += 64) __builtin_prefetch(ahead->of[i].row + at, 0, 2);
+        ahead->of[i].rows -= count;
     }
 }
 
 INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long n) {
-    tile_of(ROWS, sums, a, row, step, panel, n);
+    tile_of(ROWS, sums, a, row, step, panel, 16, n);
 }
 
-INLINE void accumulate_tile(int rows, float *state, const float *a, long ld, const float *b, long n) {
+INLINE void accumulate_tile(int rows, float *state, const float *a, long ld, const float *b, long b_row, long n) {
     vec sums[ROWS][LANES] = {};
-    tile_of(rows, sums, a, 1, ld, b, n);
+    tile_of(rows, sums, a, 1, ld, b, b_row, n);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -97,13 +102,13 @@ INLINE void accumulate_tile(int rows, float *state, const float *a, long ld, con
 /* Accumulate: state[p][r] += sum over k < n of a[k][r] * b[p][k], for all rows r and panels p.
  * The state has round_up(rows, ROWS) rows in a panel; those past `rows` hold nothing of use. */
 static void accumulate(float *state, long state_panel, long rows, long panels, const float *a, long ld, const float *b,
-                       long b_panel, long n, ahead_t ahead) {
+                       long b_panel, long b_row, long n, ahead_t ahead) {
+    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS));
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            fetch(&ahead, 5);
+            if (share) fetch(&ahead, share);
             float *to = state + p * state_panel + r0 * 16;
-            if (rows - r0 > HALF) accumulate_tile(ROWS, to, a + r0, ld, b + p * b_panel, n);
-            else accumulate_tile(HALF, to, a + r0, ld, b + p * b_panel, n);
+            BY_THIRDS(rows - r0, accumulate_tile, to, a + r0, ld, b + p * b_panel, b_row, n);
         }
 }
 
@@ -117,18 +122,21 @@ typedef struct {
 INLINE void triangle_tile(int rows, float *to, long ld, long r0, long c0, int keys_first, const float *a, long a_ld,
                           const float *b, long n, angles_t of_rows, angles_t of_columns) {
     vec sums[ROWS][LANES] = {};
-    tile_of(rows, sums, a + r0 * a_ld, a_ld, 1, b, n);
+    tile_of(rows, sums, a + r0 * a_ld, a_ld, 1, b, 16, n);
+    int whole = keys_first ? c0 >= r0 + rows : c0 + 16 <= r0; /* nothing to leave out */
+#pragma GCC unroll 4
     for (int l = 0; l < LANES; l++) {
         ivec column = {};
+#pragma GCC unroll 16
         for (int i = 0; i < WIDTH; i++) column[i] = (int32_t)c0 + l * WIDTH + i;
+        vec cosines = {}, sines = {};
+        if (of_rows.cos) cosines = load(of_columns.cos + c0 + l * WIDTH), sines = load(of_columns.sin + c0 + l * WIDTH);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
             vec x = sums[r][l];
-            if (of_rows.cos)
-                x *= of_rows.cos[r0 + r] * load(of_columns.cos + c0 + l * WIDTH) +
-                     of_rows.sin[r0 + r] * load(of_columns.sin + c0 + l * WIDTH);
+            if (of_rows.cos) x *= of_rows.cos[r0 + r] * cosines + of_rows.sin[r0 + r] * sines;
             ivec seen = keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r);
-            store(to + (r0 + r) * ld + c0 + l * WIDTH, keep(seen, x));
+            store(to + (r0 + r) * ld + c0 + l * WIDTH, whole ? x : keep(seen, x));
         }
     }
 }
@@ -139,8 +147,7 @@ static void triangle(float *to, long ld, long rows, int keys_first, const float 
         long first = keys_first ? r0 / 16 * 16 : 0, last = keys_first ? rows : least(r0 + ROWS, rows);
         for (long c0 = first; c0 < last; c0 += 16) {
             const float *panel = b + c0 / 16 * b_panel;
-            if (rows - r0 > HALF) triangle_tile(ROWS, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
-            else triangle_tile(HALF, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
+            BY_THIRDS(rows - r0, triangle_tile, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
         }
     }
 }
@@ -151,7 +158,7 @@ typedef struct {
     const float *a;
     long ld;
     const float *b;
-    long b_panel, n;
+    long b_panel, b_row, n; /* floats from panel to panel, and from row to row of one (16, but for tensors read in place) */
     enum { FULL, LOWER, UPPER } part;
 } term_t;
 
@@ -164,7 +171,8 @@ INLINE void combine_tile(int rows, float *to, long ld, long r0, long live, long 
     for (int t = 0; t < count; t++) {
         const term_t *x = terms + t;
         long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + rows, x->n) : x->n;
-        tile_of(rows, sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * 16, until - from);
+        tile_of(rows, sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * x->b_row, x->b_row,
+                until - from);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
@@ -175,14 +183,14 @@ INLINE void combine_tile(int rows, float *to, long ld, long r0, long live, long 
 
 static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add,
                     ahead_t ahead) {
+    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS));
     for (long p = 0; p < panels; p++)
         for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            fetch(&ahead, 12);
+            if (share) fetch(&ahead, share);
             float *tile_to = to + r0 * ld + p * 16;
             const float *tile_scale = scale ? scale + r0 : NULL;
             long live = least(ROWS, rows - r0);
-            if (live > HALF) combine_tile(ROWS, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
-            else combine_tile(HALF, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
+            BY_THIRDS(live, combine_tile, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
         }
 }
 
