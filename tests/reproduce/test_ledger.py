@@ -1,9 +1,11 @@
 """The ledger from made-up lines with known answers."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from cosformer.reproduce.cells import ledger_cells
 from cosformer.reproduce.claims import CLAIMS, Claim, Comparison, Measure
 from cosformer.reproduce.ledger import ledger, sample
 from cosformer.reproduce.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED
@@ -108,3 +110,27 @@ def test_every_claim_of_the_paper_is_there_once() -> None:
     keys = [claim.key for claim in CLAIMS]
     assert len(set(keys)) == len(keys)
     assert {"lm", "mlm", "convergence", "finetune", "lra", "non-negative-mlm", "reweighting-mlm"} <= set(keys)
+
+
+def test_each_claim_compares_what_the_protocol_says() -> None:
+    found = {claim.key: [(part.first, part.kind, part.second) for part in claim.parts] for claim in CLAIMS}
+    order = [("relu", "better", "leaky_relu"), ("leaky_relu", "better", "identity")]
+    reweighting = dict.fromkeys([f"reweighting-{x}" for x in ("mlm", "lm", "lra", "finetune")], "relu")
+    assert found == {
+        "non-negative-mlm": order,
+        "non-negative-lm": order,
+        **{key: [("cosformer", "better", other)] for key, other in reweighting.items()},
+        **{key: [("cosformer", "on_par", "softmax")] for key in ("lm", "mlm", "finetune")},
+        "convergence": [("cosformer", "better", "softmax")],
+        "lra": [("cosformer", "better", "softmax"), ("cosformer", "better", "relu")],
+    }
+
+
+def test_the_runs_of_the_ledger_by_seeds() -> None:
+    cells = ledger_cells(3)
+    count = Counter((cell.recipe, cell.attention) for cell in cells)
+    assert count["lm-wikitext2-small", "identity"] == count["lra-image-small", "relu"] == 3
+    assert count["lra-text-small", "softmax"] == count["lra-pathfinder-small", "cosformer"] == 1
+    assert len(cells) == 61 and [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    starts = {cell.recipe: cell.start for cell in cells}
+    assert starts["finetune-sst2-small"] == "mlm-wikitext2-small" and starts["lra-text-small"] is None
