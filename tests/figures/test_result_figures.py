@@ -184,6 +184,10 @@ def test_figure_3_from_its_result_file() -> None:
     assert np.mean(large["panels"][0]["percent"]) == pytest.approx(50, abs=1.5)
     maps, keys = frequency_figures(result)
     assert labels(maps)[:3] == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
+    away = np.abs(np.arange(8)[:, None] - np.arange(8))
+    cosine = np.cos(np.pi / 16 * away)  # a quarter turn over the eight positions
+    assert f"cos, bare: 8 by 8, {cosine.trace() / cosine.sum():.0%}" in maps.alt
+    assert f"mean distance {(cosine * away).sum() / cosine.sum():.1f}." in maps.alt.partition("cos, bare")[2]
     assert labels(maps)[3:] == ["never", "always", "queries down, keys across"]
     assert result["panels"][0]["distance"] == 0 and result["panels"][1]["distance"] == pytest.approx(21 / 16, abs=1e-3)
     assert "softmax: half of it in 1.0 keys. cosformer: half of it in 3.0 keys." in keys.alt
@@ -206,6 +210,15 @@ def test_colours_stand_out_on_light_and_on_dark_pages_and_are_stable() -> None:
     assert palette.styles(["cosformer"]) == {"cosformer": looks["cosformer"]}
     many = palette.styles([*(f"n{i}" for i in range(20)), "cosformer"])
     assert len(many) == 21 and len(set(many.values())) == 2 and many["cosformer"] == looks["cosformer"]
+
+
+def test_faster_is_to_the_right_and_better_is_up() -> None:
+    found = [TradeOff("cosformer", 40.0, 8.0, None), TradeOff("softmax", 60.0, 2.0, None)]
+    figure = trade_off(found, name="f", title="T", score="s", speed="v")
+    looks = palette.styles(["cosformer", "softmax"])
+    place = {c.get("stroke"): (float(c.get("cx") or 0), float(c.get("cy") or 0)) for c in of_class(figure, "bubble")}
+    (fast_x, low_y), (slow_x, high_y) = (place[looks[name][0]] for name in ("cosformer", "softmax"))
+    assert fast_x > slow_x and high_y < low_y
 
 
 def test_a_label_away_from_its_circle_has_a_line_to_it() -> None:

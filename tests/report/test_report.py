@@ -164,6 +164,36 @@ def test_a_run_in_both_places_counts_once(results: Path, run: Path, tmp_path: Pa
     assert "31.50 one seed" in str(page.rows) and "99.0" not in str(page.rows)
 
 
+def test_what_was_run_comes_first_and_then_the_paper_s_rows(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run], results)
+    start = next(i for i, row in enumerate(page.rows) if "valid perplexity" in row)
+    assert [row[0] for row in page.rows[start + 1 : start + 5]] == [
+        "Transformer",
+        "cosFormer",
+        "Linear Trans.",
+        "RFA-Gaussian",
+    ]
+
+
+def test_figure_1_averages_over_what_all_of_its_circles_have(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[-2])
+    line |= {"recipe": "lra-image-small", "scores": {"test": {"accuracy": 0.9}}}
+    with (results / "runs.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    page, problems = page_of(tmp_path, [], results)
+    alts = " ".join(str(image["alt"]) for image in page.images)
+    assert problems == [] and "Figure 1, ours: listops." in alts and "cosformer: accuracy (%) 37.5" in alts
+
+
+def test_the_summary_counts_the_verdicts(results: Path, tmp_path: Path) -> None:
+    ledger = json.loads((results / "ledger.json").read_text())
+    ledger["claims"] += [ledger["claims"][1], ledger["claims"][0] | {"outcome": "undecided"}]
+    (results / "ledger.json").write_text(json.dumps(ledger))
+    page, _ = page_of(tmp_path, [], results)
+    words = re.sub(r"\s+", " ", page.texts["Summary"])
+    assert "1 of 4 claims of the paper hold here (1 undecided, 2 not run)" in words
+
+
 def test_maps_that_reproduce_drew_beside_the_runs_are_shown(results: Path, run: Path, tmp_path: Path) -> None:
     page, _ = page_of(tmp_path, [run.parent], None)
     assert "Not run" in page.texts["Attention maps"]
