@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "terminal", "paper", "machine"}
+BASE = {"_version", "extras", "terminal", "paper", "machine", "allocator"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -52,6 +52,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "terminal": set(),
     "paper": set(),
     "machine": set(),
+    "allocator": set(),
     "_version": set(),
     "__init__": set(),
     "__main__": set(),

@@ -35,8 +35,8 @@ _BUDGET = 40.0  # seconds of one length's repeats, once there are three
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
-        "dropout, against the same model with torch's softmax attention, the attentions taking turns. Run it on a quiet "
-        "machine. Needs cosformer[hf]."
+        "dropout, against the same model with torch's softmax attention, the attentions taking turns, with the allocator set as "
+        "`cosformer train` sets it. Run it on a quiet machine. Needs cosformer[hf]."
     )
     add = parser.add_argument
     add("--attentions", default=ATTENTIONS, metavar="NAME,...|all", help="besides softmax (default: %(default)s)")
@@ -70,7 +70,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     require("hf", "transformers")
     import torch
 
-    from cosformer import machine
+    from cosformer import allocator, machine
     from cosformer.bench import engine, results
 
     labels = variants(args.attentions, args.backends)
@@ -81,6 +81,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     repeats = min(args.repeats, 3) if args.quick else args.repeats
     limit = int(1e9 * args.memory_limit) if args.memory_limit else int(0.7 * machine.memory("MemAvailable"))
     torch.set_num_threads(args.threads)
+    allocator.keep_freed_memory()  # as `cosformer train` does
     about = machine.describe(args.threads)
     rows = [
         row
@@ -97,6 +98,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": repeats,
         "dropout": 0,
         "optimizer": "Adam",
+        "allocator": allocator.describe(),
         "memory_limit_gb": limit / 1e9,
     }
     return results.document(rows, about, machine.provenance(_command(args)), settings)

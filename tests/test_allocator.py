@@ -1,0 +1,42 @@
+"""Freed memory that stays in the process costs no page faults when it is asked for again."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from cosformer import allocator
+
+PAGES = 16 << 20 >> 10  # of a tensor of 64 MB; 20 of them are made, one after the other
+WORK = """
+import resource, torch
+from cosformer.allocator import keep_freed_memory
+if {keep}:
+    assert keep_freed_memory()
+for _ in range(20):  # until the heap has found its size
+    torch.ones(16 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(16 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(keep: bool) -> int:
+    done = subprocess.run([sys.executable, "-c", WORK.format(keep=keep)], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: its allocator stays as it is"
+)
+def test_memory_that_is_kept_costs_no_page_faults():
+    assert faults(keep=True) < 2 * PAGES < 10 * PAGES < faults(keep=False)
+    assert "kept" in allocator.describe()
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert allocator.keep_freed_memory() is False
+    assert "kept" not in allocator.describe()
