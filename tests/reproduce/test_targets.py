@@ -179,6 +179,18 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
     assert names == ["cosformer", "relu"] and "figure3.svg" in out
 
 
+def test_a_dry_run_says_what_it_would_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dry-run", "--runs", str(tmp_path)]
+    assert (
+        cli.main(["reproduce", "table2", "--scale", "paper", "--attentions", "cosformer", "--seeds", "1", *words]) == 0
+    )
+    assert capsys.readouterr().out.startswith("torchrun --nproc-per-node=8 -m cosformer train lm-wikitext103 ")
+    assert cli.main(["reproduce", "table5", *words]) == 0 and "table5 trains nothing" in capsys.readouterr().err
+    # its claims are about the small recipes, which nobody wants on eight GPUs
+    assert cli.main(["reproduce", "ledger", "--scale", "paper", *words]) == cli.EXIT_USAGE
+    assert "at scale small" in capsys.readouterr().err
+
+
 def test_long_inputs_keep_their_ends() -> None:
     text = "b" * 300 + "\n\n" + "e" * 300
     short = shortened(text, 20)

@@ -137,7 +137,10 @@ def _check(args: argparse.Namespace) -> None:
     if (args.write or args.into) and args.target != "ledger":
         raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
     if args.target == "ledger" and args.scale == "paper":
-        raise ValueError("the ledger tests its claims at scale small; at scale paper take table1 to table4, as table2")
+        raise ValueError(
+            "the ledger judges its claims at scale small; the full recipes are those of table1 to table4, as in"
+            " `cosformer reproduce table2 --scale paper --dry-run`"
+        )
     if args.scale == "paper" and not (args.dry_run or args.show):
         import torch
 
