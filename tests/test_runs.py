@@ -130,6 +130,9 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     inner = write_run(tmp_path / "suite" / "b")
     outer = write_run(tmp_path / "a")
     assert find_runs(tmp_path) == [outer, inner] and find_runs(outer) == [outer] and find_runs(tmp_path / "no") == []
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "c").symlink_to(outer)
+    assert find_runs(tmp_path / "links") == [tmp_path / "links" / "c"]
 
 
 def test_reading_runs_loads_no_torch() -> None:

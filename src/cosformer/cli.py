@@ -1,6 +1,7 @@
 """The ``cosformer`` command: a table of subcommands, each imported only when it is named."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -25,8 +26,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("cosformer.commands.reproduce", "a table, figure or all claims of the paper, ours beside it"),
 }
 
-# 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+# 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;
+# 141 the reader of the output went away
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 1, 2, 130, 141
 
 
 def build_parser(only: str | None) -> argparse.ArgumentParser:
@@ -49,10 +51,15 @@ def main(argv: list[str] | None = None) -> int:
     named = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(named).parse_args(argv)
     try:
-        return import_module(COMMANDS[args.command][0]).run(args)
+        code = import_module(COMMANDS[args.command][0]).run(args)
+        sys.stdout.flush()  # here, where a closed pipe can be told from a failure
+        return code
     except (MissingExtra, ValueError, FileNotFoundError, FileExistsError) as error:
         print(f"cosformer {args.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever reads our output, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail when Python ends
+        return EXIT_PIPE_CLOSED

@@ -95,7 +95,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 def find_runs(folder: Path) -> list[Path]:
     """The run folders at or below ``folder``, by name; none when it does not exist."""
-    return sorted(path.parent for path in folder.rglob(EXPERIMENT_FILE)) if folder.is_dir() else []
+    found = {path.parent for path in folder.rglob(EXPERIMENT_FILE)}
+    return sorted(found | {path.parent for path in folder.glob(f"*/{EXPERIMENT_FILE}")})  # rglob follows no links
 
 
 def _read_object(path: Path, problems: list[str], required: bool) -> dict[str, Any] | None:

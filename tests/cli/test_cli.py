@@ -1,6 +1,8 @@
 """The command itself: exit codes, errors, colour."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,12 @@ def test_status_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_are_aligned() -> None:
     text = terminal.table(["name", "value"], [["a", "1"], ["longer", "1,000"]])
     assert text.splitlines() == ["name    value", "------  -----", "a           1", "longer  1,000"]
+
+
+def test_a_reader_that_went_away_is_no_failure() -> None:
+    command = [sys.executable, "-m", "cosformer", "list", "attentions", "--markdown"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == cli.EXIT_PIPE_CLOSED
