@@ -13,7 +13,7 @@ def lra_listops() -> Experiment:
 
 
 def lra_text() -> Experiment:
-    """IMDB reviews as bytes, 4,000 of them."""
+    """IMDB reviews as bytes, at most 4,000 of each."""
     train = _train(steps=20_000, batch=32, lr=_BASE / 8_000**0.5, warmup=8_000, eval_every=100)
     note = " Length as in the benchmark's paper; its configuration file says 1,000. IMDB has no validation split."
     return _lra("text", DataConfig("text", {"max_length": 4_000}), train, note)

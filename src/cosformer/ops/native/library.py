@@ -18,7 +18,7 @@ NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 
 
 class Library:
-    """The entries of one loaded library; ``forward``, ``backward`` and ``step`` take a packed call and return 0."""
+    """The entries of one loaded library; each takes a packed call and returns 0, or 1 when memory ran out."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

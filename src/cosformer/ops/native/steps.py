@@ -16,7 +16,7 @@ _OWN = struct.Struct(f"14q{CALL.size - _SHARED.size - 14 * 8}x")
 class Steps:
     """Causal cosFormer steps of contiguous ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` behind a contiguous state.
 
-    Nothing is checked here.
+    :meth:`take` says whether a call is such a step; the step itself checks nothing.
     """
 
     __slots__ = ("_dtype", "_empty_like", "_eps", "_out_like_q", "_run", "_shapes", "_shared", "max_len")
