@@ -82,6 +82,17 @@ def test_the_position_is_a_tensor_for_whoever_asks(known):
     assert not hasattr(state, "positions")
 
 
+def test_sums_put_in_the_place_of_others_are_looked_at(known):
+    q, k, v, state = known
+    _, state = step(q, k, v, state)
+    expected = step(q, k, v, LinearState(state.kv.clone(), 2 * state.z, state.position, MAX_LEN))[0]
+    state.z.data = 2 * state.z
+    assert torch.equal(step(q, k, v, state)[0], expected)
+    state.kv.set_(torch.zeros(3))
+    with pytest.raises(ValueError, match="state holds kv"):
+        step(q, k, v, state)
+
+
 def test_compiled_steps_take_the_states_of_others(known):
     q, k, v, state = known
     compiled = torch.compile(lambda q, k, v, state: step(q, k, v, state), fullgraph=True, backend="eager")

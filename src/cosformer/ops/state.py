@@ -24,13 +24,13 @@ class LinearState:
     max_len: int
 
     @classmethod
-    def after_step(cls, kv: Tensor, z: Tensor, seen: int, max_len: int, kind: object) -> "LinearState":
-        """A state as a decoding step leaves it, with what the next step wants to know: a number, and the kind of this one.
+    def after_step(cls, kv: Tensor, z: Tensor, seen: int, max_len: int, made: object) -> "LinearState":
+        """A state as a decoding step leaves it, with what the next step wants to know: a number, and how it was made.
 
         Setting the fields at once and leaving ``position`` until somebody asks for it saves a tenth of such a step.
         """
         state = object.__new__(cls)
-        state.__dict__.update(kv=kv, z=z, max_len=max_len, _seen=seen, _kind=kind)
+        state.__dict__.update(kv=kv, z=z, max_len=max_len, _seen=seen, _made=made)
         return state
 
     def __getattr__(self, name: str) -> Any:

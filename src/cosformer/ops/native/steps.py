@@ -19,7 +19,7 @@ class Steps:
     :meth:`take` says whether a call is such a step; the step itself checks nothing.
     """
 
-    __slots__ = ("_dtype", "_empty_like", "_eps", "_out_like_q", "_run", "_shapes", "_shared", "max_len")
+    __slots__ = ("_dtype", "_empty_like", "_eps", "_out_like_q", "_run", "_shared", "_state", "_token", "max_len")
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, max_len: int, eps: float) -> None:
         b, h, _, d = q.shape
@@ -30,7 +30,7 @@ class Steps:
             b, h, hk, 1, 1, d, e, dtype, True, True, normaliser, max_len, max_len, eps, *strides, 1
         )
         self.max_len, self._eps, self._dtype = max_len, eps, v.dtype
-        self._shapes = (q.shape, k.shape, v.shape, kv.shape, z.shape)
+        self._token, self._state = (q.shape, k.shape, v.shape), (kv.shape, z.shape)
         self._run = loaded().step
         self._out_like_q = d == e
         self._empty_like = memory.empty_like if 8 * b * hk * d * e >= memory.HUGE_PAGE else torch.empty_like
@@ -42,27 +42,31 @@ class Steps:
         (_, h, _, d), (_, hk, _, e) = q.shape, v.shape
         return min(d, e) > 1 and (d == e or h == hk)
 
-    def take(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, max_len: int | None, eps: float) -> bool:
-        """Whether this is a step of the kind."""
-        dtype = self._dtype
+    def take(self, q: Tensor, k: Tensor, v: Tensor, max_len: int | None, eps: float) -> bool:
+        """Whether this is a token of such a step."""
+        dtype, (q_shape, k_shape, v_shape) = self._dtype, self._token
         return (
             q.dtype is dtype and k.dtype is dtype and v.dtype is dtype
-            and kv.dtype is torch.float32 and z.dtype is torch.float32
-            and (q.shape, k.shape, v.shape, kv.shape, z.shape) == self._shapes
+            and q.shape == q_shape and k.shape == k_shape and v.shape == v_shape
             and max_len == self.max_len and eps == self._eps
         )  # fmt: skip
 
+    def go_on_from(self, kv: Tensor, z: Tensor) -> bool:
+        """Whether this is the state of such a step."""
+        return (kv.shape, z.shape) == self._state and kv.dtype is torch.float32 and z.dtype is torch.float32
+
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, first: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """``out [B,H,1,E]`` of the token at position ``first``, and the new state."""
+    ) -> tuple[Tensor, Tensor, Tensor, int, int]:
+        """``out [B,H,1,E]`` of the token at position ``first``, the new state, and the addresses of its two tensors."""
         out, kv_next, z_next = torch.empty_like(q if self._out_like_q else v), self._empty_like(kv), torch.empty_like(z)
+        kv_at, z_at = kv_next.data_ptr(), z_next.data_ptr()
         # fmt: off
         own = _OWN.pack(
             torch.get_num_threads(), first, first, q.data_ptr(), k.data_ptr(), v.data_ptr(), kv.data_ptr(), z.data_ptr(), 0, 0,
-            out.data_ptr(), 0, kv_next.data_ptr(), z_next.data_ptr(),
+            out.data_ptr(), 0, kv_at, z_at,
         )
         # fmt: on
         if self._run(self._shared + own):
             raise MemoryError("the native kernels could not allocate their scratch memory")
-        return out, kv_next, z_next
+        return out, kv_next, z_next, kv_at, z_at
