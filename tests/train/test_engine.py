@@ -1,6 +1,7 @@
 """What a run does: the options change what they say and nothing else; bad numbers stop it; diagnostics tell the truth."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -110,20 +111,23 @@ def test_a_loss_that_is_not_a_number_stops_names_the_layer_and_keeps_the_checkpo
     assert names == ["checkpoint-5"]
 
 
-def test_a_gradient_that_is_not_a_number_never_reaches_the_weights(small, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_a_number_never_reaches_the_weights(small, tmp_path, monkeypatch, bad, clip) -> None:
     from cosformer.train.engine import Engine
 
-    step = Engine.training_step
+    step, poisoned_name = Engine.training_step, "model.layers.1.feed_forward.widen.weight"
 
     def poisoned(self, model, inputs, number=None):
         loss = step(self, model, inputs, number)
         if self.state.global_step == 5:
-            next(model.parameters()).grad[0] = float("inf")
+            dict(model.named_parameters())[poisoned_name].grad[0] = bad
         return loss
 
     monkeypatch.setattr(Engine, "training_step", poisoned)
-    with pytest.raises(TrainingFailed, match="the gradient is not a number at update 6, first in the gradient of"):
-        train(small(save_every=5, eval_every=100), tmp_path / "run", quiet=True)
+    said = f"the gradient is not a number at update 6, first in the gradient of {poisoned_name}; "
+    with pytest.raises(TrainingFailed, match=re.escape(said)):
+        train(small(clip=clip, save_every=5, eval_every=100), tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize("name", ["cosformer", "relu", "linear"])
@@ -164,6 +168,29 @@ def test_diagnostics_are_logged_per_layer(small, tmp_path, metric_lines) -> None
             assert layer["smallest_denominator"] >= 0 and 0 <= layer["zero_share"] <= 1 and layer["grad_norm"] > 0
     # watching changes nothing
     assert [m for m in watched if m["kind"] != "diagnostics"] == metric_lines(tmp_path / "plain")
+
+
+def test_diagnostics_tell_of_gradients_before_they_are_clipped(small, tmp_path, metric_lines) -> None:
+    train(small(steps=1, log_every=1, clip=1e-3, diagnostics=True), tmp_path / "run", quiet=True)
+    logged, watched = (
+        next(m for m in metric_lines(tmp_path / "run") if m["kind"] == k) for k in ("train", "diagnostics")
+    )
+    layers = [layer["grad_norm"] for layer in watched["layers"]]
+    assert logged["grad_norm"] > 0.1 and 0.01 * logged["grad_norm"] < max(layers) < logged["grad_norm"]
+
+
+def test_clipping_is_torchs_own(small, tmp_path, monkeypatch) -> None:
+    """The same bits as the Trainer's own order of things: norm and clipping in one call."""
+    from transformers import Trainer
+
+    from cosformer.train.engine import Engine
+
+    train(small(steps=6, clip=0.1), tmp_path / "ours", quiet=True)
+    monkeypatch.setattr(Engine, "_clip_grad_norm", Trainer._clip_grad_norm)
+    monkeypatch.setattr(Engine, "_get_grad_norm", Trainer._get_grad_norm)
+    train(small(steps=6, clip=0.1), tmp_path / "theirs", quiet=True)
+    ours, theirs = (load_model(tmp_path / name, "last").state_dict() for name in ("ours", "theirs"))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
 def test_impossible_options_are_refused(small, tmp_path, monkeypatch) -> None:

@@ -150,14 +150,31 @@ class Engine(Trainer):
         self._loss += loss.double().cpu()
         return loss
 
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Left to :meth:`_get_grad_norm`, which is called next and also where nothing is clipped."""
+        return super()._clip_grad_norm(model) if self._norm_is_the_trainers else None
+
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> float:
         """Called between backward and update: the place to stop before a bad gradient reaches the weights."""
-        self._norm = float(super()._get_grad_norm(model, grad_norm))  # pyright: ignore[reportArgumentType]
+        parameters = list(model.parameters())
+        if self._norm_is_the_trainers:
+            norm = super()._get_grad_norm(model, grad_norm)  # pyright: ignore[reportArgumentType]
+        else:
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self._norm = float(norm)
         if self.accelerator.scaler is None and not (math.isfinite(self._norm) and bool(torch.isfinite(self._loss))):
             raise TrainingFailed(self._divergence(model))
         if self.diagnostics is not None and (self.state.global_step + 1) % self.experiment.train.log_every == 0:
             self.diagnostics.take_gradients()
+        # last: clipping by a norm that is not a number would spoil every gradient, and no one could say which was the first
+        if not self._norm_is_the_trainers and self.args.max_grad_norm > 0:
+            nn.utils.clip_grads_with_norm_(parameters, self.args.max_grad_norm, norm)  # pyright: ignore[reportArgumentType]
         return self._norm
+
+    @property
+    def _norm_is_the_trainers(self) -> bool:
+        """Where gradients are sharded or scaled, the Trainer knows how to add them up; it clips in the same go."""
+        return self.is_fsdp_enabled or self.accelerator.scaler is not None
 
     def _divergence(self, model: nn.Module) -> str:
         step = self.state.global_step + 1
