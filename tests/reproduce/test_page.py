@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cosformer.bench.table import insert
-from cosformer.reproduce import page
+from cosformer.reproduce import gain, page
 from cosformer.reproduce.ledger import ledger
 from cosformer.reproduce.request import Request
 from cosformer.reproduce.speed import speed_claims
@@ -78,11 +78,21 @@ def test_without_runs_everything_says_not_run() -> None:
 def test_the_readme_part_goes_between_its_markers() -> None:
     part = page.readme_part(ledger(lines()), lines())
     assert (
-        "| The cosine re-weighting helps (in causal models, which the paper does not ablate) | section 4.5 | **holds here** |"
-        in part
-    )
-    text = insert("a\n<!-- results:start -->\nformer\n<!-- results:end -->\nb", page.MARKER, part)
-    assert "former" not in text and text.startswith("a\n") and text.endswith("\nb") and part in text
+        "| The cosine re-weighting helps (in causal models, which the paper does not ablate) | section 4.5 "
+        "| language modelling, test loss | **holds here** |"
+    ) in part
+    text = insert("a\n<!-- results:start -->\nold words\n<!-- results:end -->\nb", page.MARKER, part)
+    assert "old words" not in text and text.startswith("a\n") and text.endswith("\nb") and part in text
+
+
+def test_the_readme_has_our_scores_beside_the_papers_and_no_row_twice() -> None:
+    part = page.readme_part(ledger(lines()), lines())
+    (header,) = [row for row in part.splitlines() if row.startswith("| attention |")]
+    assert "| language modelling, test loss, nats (paper: test perplexity, table 2) |" in header
+    assert "| `cosformer` | not run | 2.0100 ± 0.0058 (23.1) | not run (40.53) | not run (91.05) |" in part.splitlines()
+    assert "| `leaky_relu` | not run (2.246) | not run | - | - |" in part.splitlines()
+    rows = [row for row in part.splitlines() if row.startswith("| ") and "---" not in row]
+    assert len(rows) == len(set(rows)) > 12
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,7 @@ def test_scores_in_the_words_of_their_field() -> None:
 
 def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text("<!-- results:start -->\n<!-- results:end -->\n")
+    readme.write_text("".join(f"<!-- {name}:start -->\n<!-- {name}:end -->\n" for name in ("results", "speed")))
     request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, tmp_path / "docs", readme)
     page.show(request, lines())
     written, problems = read_lines(tmp_path / "docs" / "results" / "runs.jsonl")
@@ -112,7 +122,7 @@ def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> No
     first = (tmp_path / "docs" / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert "**holds here**" in readme.read_text()
+    assert "**holds here**" in readme.read_text() and gain.readme_part(DOCS / "results") in readme.read_text()
     entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 

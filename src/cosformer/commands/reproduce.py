@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=_positive, metavar="N", help="table 5, figure 1: sequences of a step")
     add("--width", type=_positive, metavar="N", help="table 5, figure 1: of the model")
     add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
-    add("--into", type=Path, metavar="README", help="ledger: put the verdicts between that file's 'results' markers")
+    add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' and 'speed' markers")
 
 
 def run(args: argparse.Namespace) -> int:

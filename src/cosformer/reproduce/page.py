@@ -8,7 +8,7 @@ from typing import Any
 
 from cosformer import paper, terminal
 from cosformer.bench.table import insert
-from cosformer.reproduce import ledger
+from cosformer.reproduce import gain, ledger
 from cosformer.reproduce.claims import CLAIMS, IMAGE, LISTOPS, LM, MLM, SST2, Measure
 from cosformer.reproduce.ledger import Line, attentions, sample
 from cosformer.reproduce.request import Request
@@ -53,10 +53,14 @@ def results_page(found: dict[str, Any], lines: Sequence[Line]) -> str:
 
 
 def readme_part(found: dict[str, Any], lines: Sequence[Line]) -> str:
-    """What stands between the README's markers: each claim and its verdict."""
-    rows = [[entry["says"], entry["where"], f"**{entry['outcome']}**"] for entry in found["claims"]]
-    table = _table(["the paper says", "where", "small models on two CPU cores"], rows)
-    return f"{table}\n\n{len(lines)} runs behind it; numbers, reasons and commands: [docs/results.md](docs/results.md)."
+    """What stands between the README's markers: each claim, its test and its verdict; the scores beside the paper's."""
+    rows = [[entry["says"], entry["where"], entry["test"], f"**{entry['outcome']}**"] for entry in found["claims"]]
+    table = _table(["the paper says", "where", "tested by", "small models on two CPU cores"], rows)
+    return (
+        f"{table}\n\nThe scores (mean ± standard error over seeds), in brackets the paper's, of other data and larger models: for the "
+        f"order, not the level.\n\n{_beside_the_paper(lines)}\n\n"
+        f"{len(lines)} runs behind it; numbers, reasons and commands: [docs/results.md](docs/results.md)."
+    )
 
 
 def show(request: Request, lines: Sequence[Line]) -> None:
@@ -77,7 +81,9 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         (request.write / "results.md").write_text(results_page(found, lines), encoding="utf-8")
     if request.into is not None:
         text = request.into.read_text(encoding="utf-8")
-        request.into.write_text(insert(text, MARKER, readme_part(found, lines)), encoding="utf-8")
+        text = insert(text, MARKER, readme_part(found, lines))
+        text = insert(text, gain.MARKER, gain.readme_part(request.docs / "results"))
+        request.into.write_text(text, encoding="utf-8")
 
 
 def verdicts(found: dict[str, Any]) -> str:
@@ -120,18 +126,42 @@ def score_words(line: Line) -> str:
     return f"loss {scores['loss']:.3f} ({scores['loss'] / math.log(2):.3f} bits)"
 
 
-def _numbers(lines: Sequence[Line]) -> list[str]:
-    """A table for each measure, with every attention that a claim compares by it."""
+def _groups() -> dict[Measure, tuple[str, list[str]]]:
+    """For each measure the words for it, and every attention that a claim compares by it."""
     groups: dict[Measure, tuple[str, list[str]]] = {}
     for claim in CLAIMS:
         for part in claim.parts:
             names = groups.setdefault(part.measure, (claim.test, []))[1]
             names += [name for name in attentions(claim) if name not in names]
+    return groups
+
+
+def _theirs(measure: Measure) -> tuple[str, dict[str, float]]:
+    """What the paper reports under the same heading, and its numbers by attention; "" and none if it has no such table."""
+    label, numbers = ("", {}) if measure.early else _PAPER.get(measure.recipes, ("", {}))
+    return label, numbers | {"relu": _SST2_RELU} if measure.recipes == (SST2,) else numbers
+
+
+def _beside_the_paper(lines: Sequence[Line]) -> str:
+    """Attentions down, measures that the paper reports too across; ours, and the paper's in brackets."""
+    groups = {measure: group for measure, group in _groups().items() if _theirs(measure)[0]}
+    header = [f"{test}, {measure.unit} (paper: {_theirs(measure)[0]})" for measure, (test, _) in groups.items()]
+    rows = []
+    for attention in dict.fromkeys(name for _, names in groups.values() for name in names):
+        row = [f"`{attention}`"]
+        for measure, (_, names) in groups.items():
+            theirs = _theirs(measure)[1]
+            paper_says = f" ({theirs[attention]:.4g})" if attention in theirs else ""
+            row.append(f"{spread(sample(lines, measure, attention))}{paper_says}" if attention in names else "-")
+        rows.append(row)
+    return _table(["attention", *header], rows)
+
+
+def _numbers(lines: Sequence[Line]) -> list[str]:
+    """A table for each measure, with every attention that a claim compares by it."""
     parts = []
-    for measure, (test, names) in groups.items():
-        label, theirs = ("", {}) if measure.early else _PAPER.get(measure.recipes, ("", {}))
-        if measure.recipes == (SST2,):
-            theirs = theirs | {"relu": _SST2_RELU}
+    for measure, (test, names) in _groups().items():
+        label, theirs = _theirs(measure)
         rows = []
         for name in names:
             found = sample(lines, measure, name)
