@@ -212,3 +212,20 @@ def test_jit_trace_sees_the_kernel(causal, n):
 
     traced = torch.jit.trace(attend, (q,))
     assert torch.allclose(traced(other), attend(other), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", [b for b in available_backends() if b != "dense"])
+def test_compiled_packed_calls_look_at_the_bounds(backend):
+    q, k, v = (torch.randn(1, 2, 300, 8) for _ in range(3))
+
+    def call(ends, max_len=300):
+        return cosformer_attention(q, k, v, causal=True, max_len=max_len, cu_seqlens=ends, backend=backend)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    good = torch.tensor([0, 120, 120, 300])
+    torch.testing.assert_close(compiled(good), call(good))
+    for bad in ([0, 120, 10**6], [0, 200, 100, 300], [5, 120, 300], [0, 120, 299]):
+        with pytest.raises(ValueError, match="must rise from 0 to N=300"):
+            compiled(torch.tensor(bad))
+    with pytest.raises(ValueError, match="180 tokens exceeds max_len=150"):
+        compiled(good, 150)

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -529,3 +530,49 @@ def test_short_input_takes_the_dense_form_of_the_library(monkeypatch, causal, ma
     assert (out.double() - expected).abs().max() <= (
         1e-5 if dtype == torch.float32 else 2e-2
     ) * expected.abs().max().clamp_min(1)
+
+
+@contextmanager
+def other_default(name):
+    """A default of the process that is not ours: a dtype, or a device."""
+    before = torch.get_default_dtype()
+    try:
+        if name == "meta":
+            with torch.device("meta"):
+                yield
+        else:
+            torch.set_default_dtype(getattr(torch, name))
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float64", "meta"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_defaults_of_the_process_change_nothing(name, causal):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 130, 16) for _ in range(3))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def everything():
+        settings = {"causal": causal, "max_len": 200}
+        out, state = cosformer_attention(*leaves, **settings, return_state=True)
+        gradients = torch.autograd.grad(out.sum() + state.kv.sum() + state.z.sum(), leaves)
+        short = cosformer_attention(q[:, :, :20], k[:, :, :20], v[:, :, :20], **settings)
+        found = [out, state.kv, state.z, *gradients, short]
+        if causal:
+            state = state.detach()
+            for _ in range(3):
+                step, state = cosformer_attention(
+                    q[:, :, :1], k[:, :, :1], v[:, :, :1], **settings, state=state, return_state=True
+                )
+                found += [step, state.kv, state.z, state.position]
+            step, first = cosformer_attention(q[:, :, :1], k[:, :, :1], v[:, :, :1], **settings, return_state=True)
+            found += [step, first.kv, first.z, first.position]
+        return [x.detach() for x in found]
+
+    plain = everything()
+    with other_default(name):
+        again = everything()
+    for a, b in zip(plain, again, strict=True):
+        assert a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

@@ -1,5 +1,7 @@
 """What every call of the family checks before a kernel sees a tensor: kernels read memory by these shapes."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,18 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> N
             )
         if key_mask.device != q.device:
             raise ValueError(f"key_mask is on {key_mask.device} and q on {q.device}; move them to one device")
+
+
+def check_bounds(cu_seqlens: Tensor, n: int, max_len: int) -> None:
+    """Packed sequences lie one behind the other from 0 to ``n``, none longer than ``max_len`` (0: no limit)."""
+    ends = cu_seqlens.tolist()
+    if ends[0] != 0 or ends[-1] != n or any(a > b for a, b in pairwise(ends)):
+        raise ValueError(
+            f"cu_seqlens must rise from 0 to N={n}, got {ends if len(ends) < 12 else [*ends[:4], '...', *ends[-4:]]}"
+        )
+    longest = max((b - a for a, b in pairwise(ends)), default=0)
+    if max_len and longest > max_len:
+        raise ValueError(f"packed sequence of {longest} tokens exceeds max_len={max_len}; use a larger max_len")
 
 
 def check_state(state: LinearState, k: Tensor, v: Tensor, features: int, max_len: int | None) -> None:

@@ -36,7 +36,7 @@ def gated_attention(
         sums = sums * reach[..., -1, None, None].exp() + (k * rest[..., None]).mT @ x
 
     num, den = torch.cat(out, dim=2).split((width, 1), dim=-1)
-    position = torch.tensor(n) if state is None else state.position + n
+    position = torch.tensor(n, device="cpu") if state is None else state.position + n
     return num / NORMALISERS[normaliser].divisor(den, eps), LinearState(
         sums[..., :width], sums[..., width], position, 0
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.backends import kernel
+from cosformer.ops.checks import check_bounds
 from cosformer.ops.problem import Problem, accumulator, new_output
 
 _LIBRARY = torch.library.Library("cosformer", "DEF")
@@ -47,6 +48,8 @@ def _forward(
     *scalars: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem, backend = problem_of(*scalars)
+    if cu_seqlens is not None:  # a compiled caller could not look at its values
+        check_bounds(cu_seqlens, q.shape[2], problem.k_len)
     return kernel(backend).forward(q, k, v, kv, z, key_mask, cu_seqlens, problem)
 
 

@@ -80,7 +80,7 @@ def attend(
         kv, z = state.kv, state.z
         p, start, position = _move(p, state.position, k.shape[2], max_len)
     elif return_state:
-        position = torch.full((), k.shape[2], dtype=torch.int64)
+        position = torch.full((), k.shape[2], dtype=torch.int64, device="cpu")
     if torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):
             out, kv, z = _compute(q, k, v, kv, z, key_mask, cu_seqlens, p, start, backend, return_state)

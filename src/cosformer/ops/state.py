@@ -34,10 +34,13 @@ class LinearState:
         return state
 
     def __getattr__(self, name: str) -> Any:
-        if name != "position" or "_seen" not in self.__dict__:
+        seen = self.__dict__.get("_seen")
+        if name != "position" or seen is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        position = torch.tensor(self.__dict__.pop("_seen"))  # from now on the tensor counts, whatever happens to it
-        self.__dict__["position"] = position
+        position = self.__dict__.setdefault(
+            "position", torch.tensor(seen, device="cpu")
+        )  # one, for threads that ask together
+        self.__dict__.pop("_seen", None)  # from now on the tensor counts, whatever happens to it
         return position
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,11 +77,11 @@ class LinearState:
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors to save, with the version of this format."""
         return {
-            "format": torch.tensor(FORMAT),
+            "format": torch.tensor(FORMAT, device="cpu"),
             "kv": self.kv,
             "z": self.z,
             "seen": self.position,
-            "max_len": torch.tensor(self.max_len),
+            "max_len": torch.tensor(self.max_len, device="cpu"),
         }
 
     @classmethod

@@ -4,6 +4,8 @@
 operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from cosformer.ops.problem import Problem
 __all__ = ["SHORT", "available", "backward", "dense", "describe", "forward", "step", "why_not"]
 
 SHORT = 96  # longest N and S of `dense`
+# what the kernels write sums to, whatever the process has set as its defaults
+_SUMS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 
 def available() -> bool:
@@ -68,9 +72,9 @@ def forward(
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
     out = memory.empty((b, h, n, e), v.dtype) if out is None else out
-    den = torch.empty((b, h, n))
+    den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
-    kv_next, z_next = make((b, hk, features, e)), make((b, hk, features))
+    kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
     call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
     _check(library.forward(call))
     return out, den, kv_next, z_next
@@ -100,7 +104,8 @@ def backward(
     library = loaded()
     features = k.shape[3] * (2 if p.k_len else 1)
     dq, dk, dv = (memory.empty_like(x) for x in (q, k, v))
-    dkv, dz = torch.empty((*k.shape[:2], features, v.shape[3])), torch.empty((*k.shape[:2], features))
+    state = (*k.shape[:2], features)
+    dkv, dz = torch.empty((*state, v.shape[3]), **_SUMS), torch.empty(state, **_SUMS)
     if cu_seqlens is not None:
         kv_next = z_next = None
         dkv.zero_()
@@ -109,7 +114,10 @@ def backward(
     q, k, v, g_out, kv, z, g_kv, g_z = _rows(q), _rows(k), _rows(v), _rows(g_out), *map(_plain, (kv, z, g_kv, g_z))
     key_mask = None if key_mask is None else key_mask.contiguous()
     out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
-    results = [x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype) for x in (dq, dk, dv)]
+    results = [
+        x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype, device="cpu")
+        for x in (dq, dk, dv)
+    ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
     _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
@@ -122,7 +130,7 @@ def backward(
 def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
     """``out [B,H,N,E]`` of at most ``SHORT`` queries and keys (N = S if causal), without a state: the dense form."""
     q, k, v = _rows(q), _rows(k), _rows(v)
-    out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype)
+    out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
     return out
@@ -147,7 +155,7 @@ def step(
     hk, e = v.shape[1], v.shape[3]
     features = d * (2 if p.k_len else 1)
     q, k, v = _rows(q), _rows(k), _rows(v)
-    out = torch.empty((b, h, 1, e), dtype=v.dtype)
+    out = torch.empty((b, h, 1, e), dtype=v.dtype, device="cpu")
     if in_place:
         if kv is None or z is None or not (kv.is_contiguous() and z.is_contiguous()):
             raise ValueError("a step in place needs a contiguous state to write over")
@@ -155,7 +163,7 @@ def step(
     else:
         kv, z = _plain(kv), _plain(z)
         kv_next = memory.empty((b, hk, features, e), torch.float32) if kv is None else memory.empty_like(kv)
-        z_next = torch.empty((b, hk, features)) if z is None else torch.empty_like(z)
+        z_next = torch.empty((b, hk, features), **_SUMS) if z is None else torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next

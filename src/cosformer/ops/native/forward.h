@@ -114,11 +114,15 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     rows_t out = own_rows(p, call->out, at.b * call->H + h, call->N, p->E, at.row + first);
     term_t terms[2] = {{q->phi, p->ldf, state, p->Fr * 16, 16, p->F, FULL},
                        {q->weights, p->chunk, k->v, k->v_panel, k->v_row, n, LOWER}};
-    int direct = call->dtype == F32 && p->E % 16 == 0;
-    float *to = direct ? (float *)out.data + e0 * 16 : q->out;
-    int from_state = state != NULL, inside = call->causal != 0;
-    combine(to, direct ? p->E : p->lde, n, e1 - e0, terms + !from_state, from_state + inside, q->inverse, 0,
-            ahead_of(p, rows_of(p, call->q, call->qs, at.b, h, at.row + first + n), (rows_t){0}, least(p->chunk, at.n - first - n)));
+    int direct = p->E % 16 == 0; /* whole vectors, straight into the tensor */
+    int from_state = state != NULL, inside = call->causal != 0, count = from_state + inside;
+    rows_t next = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
+    ahead_t ahead = ahead_of(p, next, (rows_t){0}, least(p->chunk, at.n - first - n));
+    if (direct && call->dtype == BF16)
+        combine_half(out.data + e0 * 32, p->E, n, e1 - e0, terms + !from_state, count, q->inverse, ahead);
+    else
+        combine(direct ? (float *)out.data + e0 * 16 : q->out, direct ? p->E : p->lde, n, e1 - e0, terms + !from_state, count,
+                q->inverse, 0, ahead);
     if (!direct)
         for (long r = 0; r < n; r++)
             store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,

@@ -23,7 +23,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A contiguous tensor with arbitrary contents, as ``torch.empty``."""
     count = math.prod(shape)
     if count * dtype.itemsize < LARGE:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return _flat(count, dtype).view(shape)
 
 

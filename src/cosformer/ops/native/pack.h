@@ -79,14 +79,6 @@ INLINE ahead_t ahead_of(const plan_t *p, rows_t x, rows_t value, long rows) {
     return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size}, {value.data, value.stride, rows, p->E * (long)p->size}}};
 }
 
-INLINE vec widen(hvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
-
-INLINE hvec narrow(vec x) { /* to nearest, ties to even; NaN stays NaN */
-    uvec bits = (uvec)x, not_a_number = (uvec)(x != x);
-    uvec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return __builtin_convertvector((rounded & ~not_a_number) | (0x7fc0 & not_a_number), hvec);
-}
-
 /* One row as floats, zeros up to the next multiple of 16. */
 INLINE void load_row(float *to, const char *from, long n, int64_t dtype) {
     long i = 0;

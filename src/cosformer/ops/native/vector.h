@@ -27,6 +27,15 @@ INLINE long round_up(long n, long to) { return (n + to - 1) / to * to; }
 INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
 
+/* bfloat16 to and from float */
+INLINE vec widen(hvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
+
+INLINE hvec narrow(vec x) { /* to nearest, ties to even; NaN stays NaN */
+    uvec bits = (uvec)x, not_a_number = (uvec)(x != x);
+    uvec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return __builtin_convertvector((rounded & ~not_a_number) | (0x7fc0 & not_a_number), hvec);
+}
+
 INLINE float sum(vec x) { /* pairwise: a chain of additions would take as long as the products before it */
     quad parts[WIDTH / 4];
     memcpy(parts, &x, sizeof x);
@@ -44,8 +53,8 @@ INLINE float dot(const float *a, const float *b, long n) { /* n a multiple of 16
     return sum(all);
 }
 
-/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k], for `rows` rows: one, two or three thirds of a tile, known
- * when compiled */
+/* sums[r] += sum over k < n of a[r * row + k * step] * panel[k], for `rows` rows: one, two or three thirds of a tile (where
+ * ROWS has thirds, else always the whole), known when compiled */
 enum { THIRD = ROWS / 3 };
 #define BY_THIRDS(live, work, ...) \
     do { \
@@ -162,12 +171,12 @@ typedef struct {
     enum { FULL, LOWER, UPPER } part;
 } term_t;
 
-INLINE void combine_tile(int rows, float *to, long ld, long r0, long live, long p, const term_t *terms, int count,
+INLINE void combine_tile(int rows, int half, char *to, long ld, long r0, long live, long p, const term_t *terms, int count,
                          const float *scale, int add) {
     vec sums[ROWS][LANES] = {};
     if (add)
         for (int r = 0; r < live; r++)
-            for (int l = 0; l < LANES; l++) sums[r][l] = load(to + r * ld + l * WIDTH);
+            for (int l = 0; l < LANES; l++) sums[r][l] = load((float *)to + r * ld + l * WIDTH);
     for (int t = 0; t < count; t++) {
         const term_t *x = terms + t;
         long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + rows, x->n) : x->n;
@@ -178,20 +187,35 @@ INLINE void combine_tile(int rows, float *to, long ld, long r0, long live, long 
     for (int r = 0; r < rows; r++)
         if (r < live)
 #pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++) store(to + r * ld + l * WIDTH, scale ? sums[r][l] * scale[r] : sums[r][l]);
+            for (int l = 0; l < LANES; l++) {
+                vec x = scale ? sums[r][l] * scale[r] : sums[r][l];
+                if (half) *(hloose *)((uint16_t *)to + r * ld + l * WIDTH) = narrow(x);
+                else store((float *)to + r * ld + l * WIDTH, x);
+            }
+}
+
+INLINE void combine_as(int half, char *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale,
+                       int add, ahead_t ahead) {
+    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS)), size = half ? 2 : 4;
+    for (long p = 0; p < panels; p++)
+        for (long r0 = 0; r0 < rows; r0 += ROWS) {
+            if (share) fetch(&ahead, share);
+            char *tile_to = to + (r0 * ld + p * 16) * size;
+            const float *tile_scale = scale ? scale + r0 : NULL;
+            long live = least(ROWS, rows - r0);
+            BY_THIRDS(live, combine_tile, half, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
+        }
 }
 
 static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add,
                     ahead_t ahead) {
-    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS));
-    for (long p = 0; p < panels; p++)
-        for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            if (share) fetch(&ahead, share);
-            float *tile_to = to + r0 * ld + p * 16;
-            const float *tile_scale = scale ? scale + r0 : NULL;
-            long live = least(ROWS, rows - r0);
-            BY_THIRDS(live, combine_tile, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
-        }
+    combine_as(0, (char *)to, ld, rows, panels, terms, count, scale, add, ahead);
+}
+
+/* The same, rounded to bfloat16. */
+static void combine_half(char *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale,
+                         ahead_t ahead) {
+    combine_as(1, to, ld, rows, panels, terms, count, scale, 0, ahead);
 }
 
 /* Transpose: rows of `from` (columns at stride 1) become columns of panels: to[r / 16][c][r % 16] = from[r][c].
