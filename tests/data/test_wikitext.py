@@ -104,8 +104,12 @@ def test_vocab_and_merges_files_are_used(tmp_path: Path, archive: str) -> None:
         Subwords.load(_bpe_folder(tmp_path / "bad", "#version: 0.2\na b c\n"))
     with pytest.raises(FileNotFoundError, match=r"holds no tokenizer: wanted tokenizer\.json"):
         Subwords.load(tmp_path)
-    # another tokenizer in the same folder is another set
+    # the same tokenizer in another folder, with a model's weights beside it, is the same set
     first = load_dataset("wikitext2", path=archive, tokenizer=str(folder)).folder
+    other = _bpe_folder(tmp_path / "other", "#version: 0.2\na b\n")
+    (other / "model.safetensors").write_bytes(b"weights")
+    assert load_dataset("wikitext2", path=archive, tokenizer=str(other)).folder == first
+    # another tokenizer in the same folder is another set
     (folder / "merges.txt").write_text("#version: 0.2\n")
     assert load_dataset("wikitext2", path=archive, tokenizer=str(folder)).folder != first
 

@@ -1,13 +1,14 @@
 """Text rows to ids: `<s> A </s>`, `<s> A </s> </s> B </s>`, cut to a length."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cosformer.data.cache import fingerprint
 from cosformer.data.dataset import Writer
+from cosformer.data.subwords import TOKENIZER_FILES
 from cosformer.data.vocabulary import TextVocabulary
 
 Row = tuple[str, str | None, int | None]  # first text, second text of a pair, label
@@ -15,9 +16,13 @@ _BATCH = 10_000
 
 
 def tokenizer_identity(tokenizer: str) -> Any:
-    """What the cache key holds about a ``tokenizer`` option: its name, and for a folder the state of its files."""
+    """What the cache key holds about a ``tokenizer`` option: its name, and for a folder what is in the tokenizer's files. Where
+    the folder is and what else it holds does not matter: runs with the same tokenizer share the prepared data."""
     folder = Path(tokenizer).expanduser()
-    return [tokenizer, fingerprint(folder)] if folder.is_dir() else tokenizer
+    if tokenizer in ("bytes", "words") or not folder.is_dir():
+        return tokenizer
+    files = [folder / (name + packed) for name in TOKENIZER_FILES for packed in ("", ".xz")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
 
 
 def smallest_dtype(vocab_size: int) -> Any:

@@ -21,6 +21,7 @@ _NAMES = {
     "unk_id": ("<unk>", "[UNK]"),
 }
 _FILE = "tokenizer.json"
+TOKENIZER_FILES = (_FILE, "vocab.json", "merges.txt", "vocab.txt")  # each may have .xz at the end
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
