@@ -80,6 +80,9 @@ def test_what_did_not_learn_is_shown_as_it_is_and_marked() -> None:
     assert "48.00 (one seed)* / 70.33" in text and "20.00 (one seed) / 43.17" in text
     assert "* No better than a model that ignores its input." in text
     assert "*" not in tables.as_text("table4", "small", lines[1:], ["cosformer"])
+    lines.append(line("lra-pathfinder-small", "cosformer", 1, {}, 0.1) | {"status": "diverged"})
+    text = tables.as_text("table4", "small", lines, ["cosformer"])
+    assert "48.00 (one seed)* (1 diverged) / 70.33" in text and "* No better than" in text
 
 
 def test_a_run_that_diverged_is_counted_and_has_no_score() -> None:

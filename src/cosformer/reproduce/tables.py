@@ -56,6 +56,11 @@ class Entry:
     diverged: int
     digits: int
 
+    @property
+    def unlearned(self) -> bool:
+        """Whether most of the seeds with a score did not learn."""
+        return bool(self.ours.values) and 2 * self.ours.learned <= len(self.ours.values)
+
     def as_dict(self, target: str) -> dict[str, Any]:
         """For a line of JSON; ours is null where it was not run."""
         values: dict[str, Any] = {"target": target, "attention": self.attention, "column": self.column}
@@ -70,7 +75,7 @@ class Entry:
         lost = f"{self.diverged} diverged" if self.diverged else ""
         if not self.ours.values:
             return f"{lost or NOT_RUN} / {theirs}"
-        star = "" if 2 * self.ours.learned > len(self.ours.values) else "*"
+        star = "*" if self.unlearned else ""
         return f"{_mean(self.ours, self.digits)}{star}{f' ({lost})' if lost else ''} / {theirs}"
 
 
@@ -108,11 +113,12 @@ def as_text(target: str, scale: str, lines: Sequence[Line], attentions: Sequence
     """The table for people, ``ours / paper`` in each cell, and how our numbers were obtained."""
     heads = columns(target, scale, lines)
     rows: dict[str, list[str]] = {}
-    for entry in entries(target, scale, lines, attentions):
+    cells = entries(target, scale, lines, attentions)
+    for entry in cells:
         rows.setdefault(entry.attention, [entry.attention]).append(str(entry))
     table = terminal.table(["ours / paper", *(head.name for head in heads)], list(rows.values()))
     ours = [f"Ours ({scale}), mean ± standard error over seeds:", *_sources(heads, lines)]
-    remarks = [_UNLEARNED] if "* /" in table else []
+    remarks = [_UNLEARNED] if any(entry.unlearned for entry in cells) else []
     remarks += [_REMARKS[target]] if target in _REMARKS else []
     remarks += [_SMALL] if scale == "small" else []
     return "\n\n".join([paper.TITLES[target], table, "\n".join(ours), *(["\n".join(remarks)] if remarks else [])])
