@@ -11,6 +11,7 @@ import platform
 # numbers of malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
+_OLD_MOST = 32 << 20  # bytes; an older glibc takes no larger threshold, blocks above it still go back to the system
 
 
 def keep_freed_memory() -> bool:
@@ -18,9 +19,11 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(_MMAP_THRESHOLD, _NEVER)) and bool(mallopt(_TRIM_THRESHOLD, _NEVER))
+    mapped = bool(mallopt(_MMAP_THRESHOLD, _NEVER)) or bool(mallopt(_MMAP_THRESHOLD, _OLD_MOST))
+    trimmed = bool(mallopt(_TRIM_THRESHOLD, _NEVER))
+    return mapped and trimmed
 
 
-def describe() -> str:
-    """What ``keep_freed_memory`` makes of this system, to be named beside a measurement."""
-    return "glibc, freed memory kept" if platform.libc_ver()[0] == "glibc" else "as the system has it"
+def describe(kept: bool) -> str:
+    """What ``keep_freed_memory``, which returned ``kept``, made of this system, to be named beside a measurement."""
+    return "glibc, freed memory kept" if kept else "as the system has it"

@@ -81,7 +81,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     repeats = min(args.repeats, 3) if args.quick else args.repeats
     limit = int(1e9 * args.memory_limit) if args.memory_limit else int(0.7 * machine.memory("MemAvailable"))
     torch.set_num_threads(args.threads)
-    allocator.keep_freed_memory()  # as `cosformer train` does
+    kept = allocator.keep_freed_memory()  # as `cosformer train` does
     about = machine.describe(args.threads)
     rows = [
         row
@@ -98,7 +98,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": repeats,
         "dropout": 0,
         "optimizer": "Adam",
-        "allocator": allocator.describe(),
+        "allocator": allocator.describe(kept),
         "memory_limit_gb": limit / 1e9,
     }
     return results.document(rows, about, machine.provenance(_command(args)), settings)
