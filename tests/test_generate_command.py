@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from cosformer.bench import generate as bench
+from cosformer.bench.results import Row, document
 from cosformer.commands import generate as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
 
@@ -101,13 +102,24 @@ def test_bench_measures_states(capsys, monkeypatch):
     assert set(rows) == {"step/16/time", "step/64/time", "step/16/memory", "step/64/memory", "step/flat"}
     assert rows["step/64/memory"]["by_length"]["softmax"] > 3.9 * rows["step/16/memory"]["by_length"]["softmax"]
     assert rows["step/64/memory"]["by_length"]["cosformer"] == rows["step/16/memory"]["by_length"]["cosformer"]
-    assert "times faster" in bench.as_text(json.loads(json.dumps({"rows": list(rows.values()), **ABOUT})))
 
 
-ABOUT = {
-    "command": "", "date": "",
-    "machine": dict.fromkeys(("cpu", "instructions", "cores", "threads", "system", "python", "torch"), ""),
-}  # fmt: skip
+def test_bench_writes_what_it_measured_into_a_page(tmp_path):
+    machine: dict[str, str] = dict.fromkeys(
+        ("cpu", "instructions", "cores", "threads", "system", "python", "torch"), "x"
+    )
+    about = {"command": "cosformer bench generate", "date": "2000-01-01", "commit": None}
+    times = {"cosformer": 4.0, "softmax": 8.0}
+    slow = Row("step/64/time", "one token", "x", "higher", 2.0, 1.5, 2.5, goal=3.0, milliseconds=times)
+    small = Row("step/64/memory", "state", "x", "higher", 4.0, 4.0, 4.0, by_length={"cosformer": 1.0, "softmax": 4.0})
+    source, page = tmp_path / "generate.json", tmp_path / "speed.md"
+    source.write_text(json.dumps(document([slow, small], machine, about, {})))
+    page.write_text("a\n<!-- bench generate:start -->\nold\n<!-- bench generate:end -->\nb\n")
+    assert bench.run(parse(bench, "--read", str(source), "--into", str(page))) == 0
+    lines = page.read_text().splitlines()
+    assert "| one token | 2.00 (1.50 to 2.50) x | cosformer 4 ms against softmax 8 ms | at least 3 | no |" in lines
+    assert "| state | 4.00 x | cosformer 1 MB against softmax 4 MB |  |  |" in lines
+    assert "old" not in lines and lines[0] == "a" and lines[-1] == "b"
 
 
 def test_step_loop_carries_one_size():

@@ -1,19 +1,13 @@
-"""Parts of pages that follow from code or results are made when the site is built, so they are never stale.
+"""Parts of pages that follow from code are made when the site is built, so they are never stale.
 
-`<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes. `<!-- measured NAME -->`: the rows of
-docs/results/NAME.json.
+`<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes.
 """
 
 import argparse
-import re
-from pathlib import Path
 from typing import Any
 
-from cosformer.bench import results, table
 from cosformer.cli import COMMANDS, build_parser
 from cosformer.recipes import RECIPES, recipe
-
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -21,22 +15,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for marker, make in (("<!-- commands -->", command_pages), ("<!-- recipes -->", recipe_table)):
         if marker in markdown:
             markdown = markdown.replace(marker, make())
-    return re.sub(r"<!-- measured ([\w-]+) -->", lambda match: measured(match[1]), markdown)
-
-
-def measured(name: str) -> str:
-    """The rows of a result file as a table, with what they should reach where something was set."""
-    found = results.read(RESULTS / f"{name}.json")
-    rows = results.rows_of(found)
-    if any(row.id.startswith("zoo/") for row in rows):
-        return table.as_markdown(found)
-    body = []
-    for row in rows:
-        spread = "" if row.low is None or row.low == row.high else f" ({row.low:.3g} to {row.high:.3g})"
-        value = "not run" if row.value is None else f"{row.value:,.3g}{spread} {row.unit}"
-        goal = "" if row.goal is None else f"{'at least' if row.better == 'higher' else 'at most'} {row.goal:g}"
-        body.append([row.what, value, goal])
-    return table.as_markdown(found, [table.Table("", ["", "measured", "wanted"], body)])
+    return markdown
 
 
 def recipe_table() -> str:

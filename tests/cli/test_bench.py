@@ -317,6 +317,25 @@ def test_the_zoo_says_whether_growth_is_as_wanted() -> None:
     assert {line[0]: line[-1] for line in body} == {"relu": "yes", "linear": "no"}
 
 
+def test_the_zoo_has_a_place_of_its_own_in_a_page(tmp_path: Path) -> None:
+    """A row that is missing, of a run that was cut short, says so in every column."""
+    lengths = {"512": 1.0, "1024": 2.0}
+    kinds = [
+        Row(f"zoo/relu/plain/{kind}", "a row", "ms", "lower", 1.0, 1.0, 1.0, by_length=lengths)
+        for kind in ("time", "memory")
+    ]
+    page = tmp_path / "speed.md"
+    page.write_text(
+        "".join(f"<!-- bench {name}:start -->\nold\n<!-- bench {name}:end -->\n" for name in ("attention", "zoo"))
+    )
+    assert cli.main(["bench", "attention", "--read", write(tmp_path / "zoo.json", *kinds), "--into", str(page)]) == 0
+    before, zoo_part = page.read_text().split("<!-- bench zoo:start -->")
+    assert "\nold\n" in before and "old" not in zoo_part
+    rows = [line for line in zoo_part.splitlines() if line.startswith("| relu ")]
+    assert rows[0] == "| relu | 1.00 | 2.00 | 2.00x (N^1.00) | 1.00 | 2.00 | 2.00x (N^1.00) |"
+    assert rows[1] == "| relu | " + " | ".join(["not run"] * 6) + " |"
+
+
 def test_an_interrupted_run_of_the_zoo_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[list[str]] = []
 

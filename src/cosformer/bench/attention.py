@@ -13,7 +13,7 @@ LENGTHS = (1, 8, 32, 63, 64, 128, 256, 1024, 4096, 16384)
 QUICK_LENGTHS = (8, 64, 256, 1024, 4096)
 ZOO_LENGTHS = (1024, 2048, 4096, 8192)
 QUICK_ZOO_LENGTHS = (512, 1024)
-MARKER = "bench attention"
+MARKER, ZOO_MARKER = "bench attention", "bench zoo"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="with --attentions: keep what an interrupted run wrote to --json FILE")
     add("--read", type=Path, metavar="FILE", help="show the results in FILE, measure nothing")
     add("--markdown", action="store_true", help="print Markdown tables")
-    add("--into", type=Path, metavar="FILE", help=f"put the Markdown between FILE's '{MARKER}' markers")
+    add(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help=f"put the Markdown between FILE's '{MARKER}' (or '{ZOO_MARKER}') markers",
+    )
     add("--compare", type=Path, metavar="OLD.json", help="print old against new; exit code 1 if a row got slower")
     add("--tolerance", type=float, default=1.25, help="by more than this factor (default: %(default)s)")
 
@@ -50,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         _write(new, Path(args.json))
     if args.into:
         text = args.into.read_text(encoding="utf-8")
-        args.into.write_text(table.insert(text, MARKER, table.as_markdown(new)), encoding="utf-8")
+        marker = ZOO_MARKER if table.of_the_zoo(results.rows_of(new)) else MARKER
+        args.into.write_text(table.insert(text, marker, table.as_markdown(new)), encoding="utf-8")
     out = sys.stderr if args.json == "-" else sys.stdout
     if args.markdown:
         print(table.as_markdown(new), file=out)

@@ -1,14 +1,17 @@
 """``cosformer bench generate``: one token at growing contexts, cosFormer's state against softmax's key-value cache."""
 
 import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cosformer import terminal
+from cosformer.bench import output
 from cosformer.bench.results import Row, document, measured
 
+if TYPE_CHECKING:
+    from cosformer.bench.table import Table
+
+MARKER = "bench generate"
 LENGTHS = (1024, 4096, 16384, 65536)
 QUICK_LENGTHS = (256, 1024)
 TOKENS = 100_000
@@ -29,10 +32,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=2, help="default: %(default)s")
     add("--repeats", type=int, default=9, help="of each timing (default: %(default)s)")
     add("--quick", action="store_true", help="short lengths and a short run: seconds")
-    add("--json", metavar="FILE", help="write the results there; '-' prints them instead of a table")
+    output.add_options(parser, MARKER)
 
 
 def run(args: argparse.Namespace) -> int:
+    return output.show(args, MARKER, measure, tables)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmark that ``args`` describe."""
     from cosformer.extras import require
 
     require("hf", "transformers")
@@ -49,14 +57,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [*step_rows(lengths, repeats=args.repeats), *loop_rows(tokens, threads=args.threads)]
     terminal.status("")
     settings = {"model": SIZES, "loop model": SMALL, "repeats": args.repeats, "batch": 1, "dtype": "float32"}
-    found = document(rows, about, machine.provenance(words), settings)
-    if args.json == "-":
-        print(json.dumps(found, indent=1))
-        return 0
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(as_text(found))
-    return 0
+    return document(rows, about, machine.provenance(words), settings)
 
 
 def step_rows(lengths: tuple[int, ...], *, repeats: int) -> Iterator[Row]:
@@ -193,21 +194,22 @@ def _step(model: Any, states: list[Any]) -> Any:
     return step
 
 
-def as_text(results: dict[str, Any]) -> str:
-    """A table for the terminal: what, measured, wanted."""
+def tables(results: dict[str, Any]) -> "list[Table]":
+    """What was measured, from what, wanted and reached."""
     from cosformer.bench.results import rows_of
-    from cosformer.bench.table import source
+    from cosformer.bench.table import Table, goals
 
+    rows = rows_of(results)
+    found = goals(
+        rows, "A model of 2 layers of width 512: one more token, and the run of the step loop (median and quartiles)."
+    )
     body = []
-    for row in rows_of(results):
+    for row, (what, *cells) in zip(rows, found.rows, strict=True):
         parts = row.milliseconds or row.by_length
         unit = "ms" if row.milliseconds else "MB"
         made_from = " against ".join(f"{name} {value:.3g} {unit}" for name, value in parts.items())
-        sign = "at least" if row.better == "higher" else "at most"
-        goal = "" if row.goal is None else f"{sign} {row.goal:g}"
-        verdict = {None: "", True: "yes", False: "no"}[row.met]
-        body.append([row.what, f"{row.value:.3g} {row.unit}", made_from, goal, verdict])
-    return terminal.table(["", "measured", "from", "wanted", "reached"], body) + f"\n\n{source(results)}"
+        body.append([what, cells[0], made_from, *cells[1:]])
+    return [Table(found.title, ["", "measured", "from", "wanted", "reached"], body)]
 
 
 def _lengths(text: str) -> tuple[int, ...]:

@@ -1,17 +1,19 @@
 """``cosformer bench peers``: each attention against the independent package of the same method, in one run."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosformer import terminal
+from cosformer.bench import output
 from cosformer.extras import MissingExtra, require
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cosformer.bench.table import Table
+
+MARKER = "bench peers"
 HEADS, HEAD_DIM, WIDTH, LENGTH = 8, 64, 512, 4096
 Action = Callable[[], Any]
 # times the package's time, where more than being faster is wanted
@@ -25,10 +27,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, default=2, help="default: 2")
     parser.add_argument("--repeats", type=int, default=7, help="of each timing (default: 7)")
-    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    output.add_options(parser, MARKER)
 
 
 def run(args: argparse.Namespace) -> int:
+    return output.show(args, MARKER, measure, tables)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmark that ``args`` describe."""
+    from dataclasses import replace
+
     import torch
 
     from cosformer import machine
@@ -48,16 +57,19 @@ def run(args: argparse.Namespace) -> int:
                 times = interleaved({"ours": ours, "theirs": theirs}, repeats=args.repeats)
             row = measured(row, ratio(times["ours"], times["theirs"]))
         except MissingExtra as error:
-            row = Row(row.id, row.what, row.unit, row.better, note=f"not run: {error}")
+            row = replace(row, note=f"not run: {error}")
         rows.append(row)
     terminal.status("")
-    found = document(rows, about, machine.provenance(["bench", "peers"]), {"length": LENGTH, "repeats": args.repeats})
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for row in rows:
-        figure = row.note if row.value is None else f"{row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
-        print(f"{row.what:48} {figure}")
-    return 0
+    return document(rows, about, machine.provenance(["bench", "peers"]), {"length": LENGTH, "repeats": args.repeats})
+
+
+def tables(found: dict[str, Any]) -> "list[Table]":
+    """What is wanted and reached, for every pair."""
+    from cosformer.bench.results import rows_of
+    from cosformer.bench.table import goals
+
+    title = f"Forward pass at {found['settings']['length']:,} tokens: time of ours over the package's (median and quartiles)."
+    return [goals(rows_of(found), title)]
 
 
 def _build(name: str, *, causal: bool = False, **options: Any) -> Any:

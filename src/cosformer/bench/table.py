@@ -17,9 +17,14 @@ class Table(NamedTuple):
 def tables(results: dict[str, Any]) -> list[Table]:
     """The tables of a result document: the operator's, or the zoo's."""
     rows = rows_of(results)
-    if any(row.id.startswith("zoo/") for row in rows):
+    if of_the_zoo(rows):
         return _zoo_tables(rows)
     return [table for table in (_by_length(rows), _goals(rows)) if table.rows]
+
+
+def of_the_zoo(rows: Sequence[Row]) -> bool:
+    """Whether these are attentions by length, not the operator."""
+    return any(row.id.startswith("zoo/") for row in rows)
 
 
 def as_text(found: Sequence[Table]) -> str:
@@ -140,7 +145,7 @@ def _zoo_tables(rows: list[Row]) -> list[Table]:
     for mode in MODES:
         body = []
         for name in names:
-            kinds = [cells[name, mode, kind] for kind in ("time", "memory") if (name, mode, kind) in cells]
+            kinds = [cells.get((name, mode, kind)) for kind in ("time", "memory")]
             body.append([name, *(text for row in kinds for text in _zoo_cells(row, lengths))])
         title = f"{mode.capitalize()} forward, float32, one sequence, 8 heads of 64 channels; memory above the inputs."
         found.append(Table(title, header, body))
@@ -148,11 +153,11 @@ def _zoo_tables(rows: list[Row]) -> list[Table]:
     return [*found, goals] if goals.rows else found
 
 
-def _zoo_cells(row: Row, lengths: list[int]) -> list[str]:
+def _zoo_cells(row: Row | None, lengths: list[int]) -> list[str]:
     from cosformer.bench.zoo import NO_SUCH_FORM, growth
 
-    if row.value is None:
-        return [NO_SUCH_FORM if row.note == NO_SUCH_FORM else "not run"] * (len(lengths) + 1)
+    if row is None or row.value is None:
+        return [NO_SUCH_FORM if row is not None and row.note == NO_SUCH_FORM else "not run"] * (len(lengths) + 1)
     grown = growth(row)
     factor = "" if grown is None else f"{grown[0]:.2f}x (N^{grown[1]:.2f})"
     return [*(number(row.by_length[str(n)]) for n in lengths), factor]
