@@ -107,3 +107,20 @@ def test_links_to_files_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
     for path in re.findall(r"`(src/cosformer/[\w/.]*)`", README):
         assert (ROOT / path).exists(), path
+
+
+def test_the_map_goes_one_way() -> None:
+    """Every row of the map imports only from rows above it, or from its own."""
+    package = ROOT / "src" / "cosformer"
+    cells = re.findall(r"^\| (`src/cosformer/[^|]+) \|", README, re.MULTILINE)
+    rows = [[name.removeprefix("src/cosformer/") for name in re.findall(r"`([^`]+)`", cell)] for cell in cells]
+    place = {name.removesuffix(".py"): i for i, names in enumerate(rows) for name in names}
+    assert len(rows) >= 12
+    for name, i in place.items():
+        files = (
+            [package / f"{name}.py"] if (package / f"{name}.py").exists() else sorted((package / name).rglob("*.py"))
+        )
+        assert files, name
+        for file in files:
+            for other in re.findall(r"(?:from|import) cosformer\.(\w+)", file.read_text(encoding="utf-8")):
+                assert place.get(other, 0) <= i, f"{file.relative_to(ROOT)} imports {other}, which is further down"
