@@ -193,6 +193,33 @@ def test_clipping_is_torchs_own(small, tmp_path, monkeypatch) -> None:
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
+def test_sharded_weights_are_scored_as_they_are_and_the_result_says_so(small, tmp_path, monkeypatch) -> None:
+    """One process that takes itself for sharded where it keeps the best weights and where it ends."""
+    from cosformer.train import run as runs
+    from cosformer.train.engine import Engine
+
+    finish, keep = runs._finish, Engine._keep_best
+
+    def sharded_finish(engine, task, record):
+        engine.is_fsdp_enabled = True
+        return finish(engine, task, record)
+
+    def sharded_keep(self):
+        (self.run / "best.new").mkdir()  # as a killed process leaves it
+        (self.run / "best.new" / "stale").touch()
+        self.is_fsdp_enabled = True
+        keep(self)
+        self.is_fsdp_enabled = False
+
+    monkeypatch.setattr(runs, "_finish", sharded_finish)
+    monkeypatch.setattr(Engine, "_keep_best", sharded_keep)
+    monkeypatch.setattr(Engine, "save_model", lambda self, place, **_: self.model.save_pretrained(place))
+    result = train(small(steps=6, eval_every=3), tmp_path / "run", quiet=True)
+    assert result["weights"] == "last"
+    assert result["scores"] == evaluate_run(tmp_path / "run", list(result["scores"]), "last")
+    assert (tmp_path / "run" / "best" / "config.json").is_file() and not (tmp_path / "run" / "best" / "stale").exists()
+
+
 def test_impossible_options_are_refused(small, tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"strategy='fsdp'.*torchrun"):
         train(small(strategy="fsdp"), tmp_path / "a", quiet=True)

@@ -158,7 +158,7 @@ class Engine(Trainer):
         """Called between backward and update: the place to stop before a bad gradient reaches the weights."""
         parameters = list(model.parameters())
         if self._norm_is_the_trainers:
-            norm = super()._get_grad_norm(model, grad_norm)  # pyright: ignore[reportArgumentType]
+            norm: Any = super()._get_grad_norm(model, grad_norm)  # pyright: ignore[reportArgumentType]
         else:
             norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self._norm = float(norm)
@@ -168,7 +168,7 @@ class Engine(Trainer):
             self.diagnostics.take_gradients()
         # last: clipping by a norm that is not a number would spoil every gradient, and no one could say which was the first
         if not self._norm_is_the_trainers and self.args.max_grad_norm > 0:
-            nn.utils.clip_grads_with_norm_(parameters, self.args.max_grad_norm, norm)  # pyright: ignore[reportArgumentType]
+            nn.utils.clip_grads_with_norm_(parameters, self.args.max_grad_norm, norm)
         return self._norm
 
     @property
@@ -259,10 +259,12 @@ class Engine(Trainer):
     def _keep_best(self) -> None:
         fresh = self.run / "best.new"
         with self._told_when_full("the best weights"):
+            if self.is_world_process_zero():
+                shutil.rmtree(fresh, ignore_errors=True)  # what a killed process left behind
             if self.is_fsdp_enabled:
+                self._wait()
                 self.save_model(str(fresh))
             elif self.is_world_process_zero():
-                shutil.rmtree(fresh, ignore_errors=True)
                 self.accelerator.unwrap_model(self.model).save_pretrained(fresh)  # pyright: ignore[reportArgumentType, reportCallIssue]
             if self.is_world_process_zero():
                 save_vocabulary(self.task.dataset.vocabulary, fresh, specials=self.task.name != "lm")

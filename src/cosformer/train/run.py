@@ -127,8 +127,9 @@ def _go(
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     """Score the weights that count and write the result."""
-    which = scored_weights(task)
-    if which == "best" and not engine.is_fsdp_enabled:
+    # sharded weights cannot be exchanged for the best ones, so the last are scored
+    which = "last" if engine.is_fsdp_enabled else scored_weights(task)
+    if which == "best":
         best = load_model(engine.run, "best")
         assert engine.model is not None
         engine.model.load_state_dict(best.state_dict())
