@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import select
 import sys
 from importlib import import_module
 
@@ -10,7 +11,7 @@ from cosformer.extras import MissingExtra
 
 # name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("cosformer.commands.demo", "see it work: exactness and speed on this machine"),
+    "demo": ("cosformer.commands.demo", "see it work: exactness, speed, two small models, their text, a report"),
     "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
     "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
     "list": ("cosformer.commands.list", "what there is: attentions"),
@@ -60,6 +61,17 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever reads our output, `head` for one, has seen enough
+    except BrokenPipeError as error:
+        if _reader_is_there():  # it was another pipe: to a worker, to a server
+            print(f"cosformer {args.command}: {error}", file=sys.stderr)
+            return EXIT_FAILED
+        # whoever reads our output, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail when Python ends
         return EXIT_PIPE_CLOSED
+
+
+def _reader_is_there() -> bool:
+    """Whether what is printed still goes somewhere: a pipe whose reader went away says so at once."""
+    waiting = select.poll()
+    waiting.register(sys.stdout.fileno(), 0)
+    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))

@@ -97,8 +97,20 @@ def test_tables_are_aligned() -> None:
     assert text.splitlines() == ["name    value", "------  -----", "a           1", "longer  1,000"]
 
 
-def test_a_reader_that_went_away_is_no_failure() -> None:
-    command = [sys.executable, "-m", "cosformer", "list", "attentions", "--markdown"]
+def test_another_pipe_that_broke_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(args: object) -> int:
+        raise BrokenPipeError(32, "the worker went away")
+
+    monkeypatch.setattr("cosformer.commands.list.run", broken)
+    assert cli.main(["list", "attentions"]) == cli.EXIT_FAILED
+    assert "cosformer list: [Errno 32] the worker went away" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("buffered", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_a_reader_that_went_away_is_no_failure(buffered: list[str]) -> None:
+    command = [sys.executable, *buffered, "-m", "cosformer", "list", "attentions", "--markdown"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
