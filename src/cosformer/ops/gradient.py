@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cosformer.ops.backends import kernel
 from cosformer.ops.dense import dense_forward, dense_state
 from cosformer.ops.library import SCALARS, problem_of
 from cosformer.ops.problem import accumulator
+from cosformer.ops.watchers import unwatched
 
 
 class LinearKernel(torch.autograd.Function):
@@ -31,10 +33,14 @@ class LinearKernel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         *tensors, start, out, den, kv_next, z_next = ctx.saved_tensors
-        # a compiled graph has first derivatives only
-        compiling = torch.compiler.is_compiling()
-        run = torch.ops.cosformer.linear_backward if compiling else LinearKernelBackward.apply
-        dq, dk, dv, dkv, dz = run(g_out, g_kv, g_z, *tensors, out, den, kv_next, z_next, start, *ctx.settings)  # pyright: ignore
+        arguments = (g_out, g_kv, g_z, *tensors, out, den, kv_next, z_next)
+        if unwatched(*arguments):
+            p, backend = problem_of(start, *ctx.settings)
+            dq, dk, dv, dkv, dz = kernel(backend).backward(*arguments, p)
+        elif torch.compiler.is_compiling():  # a compiled graph has first derivatives only
+            dq, dk, dv, dkv, dz = torch.ops.cosformer.linear_backward(*arguments, start, *ctx.settings)
+        else:
+            dq, dk, dv, dkv, dz = LinearKernelBackward.apply(*arguments, start, *ctx.settings)  # pyright: ignore
         state = tensors[3] is not None
         return dq, dk, dv, dkv if state else None, dz if state else None, *[None] * (2 + SCALARS)
 

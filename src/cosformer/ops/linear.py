@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import backends
 from cosformer.ops.checks import check_state, check_tensors
@@ -22,6 +20,7 @@ from cosformer.ops.normaliser import check_normaliser
 from cosformer.ops.problem import Problem, accumulator
 from cosformer.ops.state import LinearState
 from cosformer.ops.step import attend_one
+from cosformer.ops.watchers import needs_gradients, unwatched
 
 
 def linear_attention(
@@ -118,14 +117,14 @@ def _compute(
         one_token = need_state and p.causal and q.shape[2] == k.shape[2] == 1
         backend = "step" if one_token else backends.choose(q, k, v, cu_seqlens)
         # asked first whether a compiler watches: the lengths must not become guards of its graph
-        plain = not need_state and kv is None and _unwatched(q, k, v)
+        plain = not need_state and kv is None and unwatched(q, k, v)
         if plain and backends.fits_compiled_dense(q, k, v, cu_seqlens, p):
             return backends.kernel("native").dense(q, k, v, key_mask, p), None, None
     if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
         return _run_kernel((q, k, v, kv, z, key_mask, cu_seqlens), p, start, backend)
-    if backend == "step" and not backends.why_not("native", q, k, v) and _unwatched(q, k, v, kv, z):
+    if backend == "step" and not backends.why_not("native", q, k, v) and unwatched(q, k, v, kv, z):
         return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
@@ -144,26 +143,13 @@ def _compute(
 def _run_kernel(
     arguments: tuple[Tensor | None, ...], p: Problem, start: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if _unwatched(*arguments):
+    if unwatched(*arguments):
         out, _, kv, z = backends.kernel(backend).forward(*arguments, p)
-    elif (torch.compiler.is_compiling() or torch._C._is_tracing()) and not _needs_gradients(*arguments):
+    elif (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*arguments):
         out, _, kv, z = torch.ops.cosformer.linear_forward(*arguments, start, *p, backend)
     else:
         out, _, kv, z = LinearKernel.apply(*arguments, start, *p, backend)  # pyright: ignore
     return out, kv, z
-
-
-def _needs_gradients(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
-def _unwatched(*tensors: Tensor | None) -> bool:
-    """Whether no gradient, compiler, tracer or transform watches this call: then the dispatcher's cost can be saved."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    if _get_current_dispatch_mode() is not None or torch._C._is_tracing() or _needs_gradients(*tensors):
-        return False
-    return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 _PLAIN_FORMS = {"dense": dense_attention, "factored": factored_attention, "step": attend_one}
