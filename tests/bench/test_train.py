@@ -165,3 +165,11 @@ def test_the_engine_against_a_bare_loop(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(ValueError, match="too few"):
         engine.row(1, threads=1)
     assert training.train is engine.train
+
+
+def test_a_file_of_wide_models_has_its_own_place() -> None:
+    def found(*widths: int) -> dict[str, object]:
+        return {"rows": [{"id": f"train/{width}/512/cosformer"} for width in widths] + [{"id": "train/engine"}]}
+
+    assert train.marker(found(256)) == train.marker(found(256, 512)) == train.marker(found()) == "bench train"
+    assert train.marker(found(512)) == "bench wide"

@@ -20,11 +20,11 @@ def add_options(parser: argparse.ArgumentParser, marker: str) -> None:
 
 def show(
     args: argparse.Namespace,
-    marker: str,
+    marker: str | Callable[[dict[str, Any]], str],
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     tables: Callable[[dict[str, Any]], "list[Table]"],
 ) -> int:
-    """Measure, or read, and write as ``args`` say."""
+    """Measure, or read, and write as ``args`` say; the markers may depend on what was measured."""
     from cosformer.bench import results, table
 
     found = results.read(args.read) if args.read else measure(args)
@@ -34,6 +34,7 @@ def show(
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if args.into:
         text = args.into.read_text(encoding="utf-8")
+        marker = marker if isinstance(marker, str) else marker(found)
         args.into.write_text(table.insert(text, marker, table.as_markdown(found, tables(found))), encoding="utf-8")
     elif args.markdown:
         print(table.as_markdown(found, tables(found)))

@@ -189,6 +189,7 @@ _TITLES = {
     "zoo.json": "Every attention",
     "text.json": "Byte-level text classification",
     "train.json": "Training a language model",
+    "wide.json": "Training a wider one",
     "generate.json": "Generation: a state instead of a cache",
     "peers.json": "Against the packages of the same methods",
     "attention-chunked.json": "The operator without compiled code",
