@@ -8,6 +8,13 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
 @pytest.fixture(scope="session")
 def real() -> Callable[[str], Path]:
     """The path of a real file, or a skip that says what is missing."""

@@ -18,13 +18,6 @@ SINGLE = 1e-5  # the limit of a backend that has no float64
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def pytest_collection_modifyitems(items):
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
-
-
 @pytest.fixture(autouse=True)
 def nan_filled_memory():
     """torch.empty hands out NaN: a buffer that is read before it is written shows."""

@@ -12,6 +12,7 @@ from cosformer.extras import MissingExtra
 from cosformer.tasks import build_task
 from cosformer.train import TrainingFailed, evaluate_run, load_model, start_model, train
 from cosformer.train.diagnostics import denominators
+from cosformer.train.engine import arguments
 from cosformer.train.stream import Stream
 
 
@@ -226,6 +227,10 @@ def test_impossible_options_are_refused(small, tmp_path, monkeypatch) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="precision='fp16' needs a GPU"):
             train(small(precision="fp16"), tmp_path / "b", quiet=True)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(ValueError, match="strategy='fsdp' shards on GPUs only"):
+            arguments(small(strategy="fsdp"), tmp_path)
+        monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(MissingExtra, match=r"(?s)trackio.*cosformer\[trackers\]"):
         monkeypatch.setitem(sys.modules, "trackio", None)
         train(small(tracker="trackio"), tmp_path / "t", quiet=True)

@@ -30,7 +30,11 @@ def torchrun(experiment, folder: Path, name: str, what: str = "train") -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+# accelerate shards on GPUs only
+STRATEGIES = ["ddp", pytest.param("fsdp", marks=[pytest.mark.gpu, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("task", ["lm", "mlm"])
 def test_two_processes_give_the_losses_of_one(small, tmp_path, metric_lines, strategy, task) -> None:
     import dataclasses
@@ -55,7 +59,7 @@ def test_two_processes_give_the_losses_of_one(small, tmp_path, metric_lines, str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_processes_resume(small, tmp_path, metric_lines, strategy) -> None:
     experiment = small(steps=6, log_every=1, eval_every=3, save_every=3, strategy=strategy, model={"dropout": 0.0})
     torchrun(experiment, tmp_path, "run")

@@ -50,6 +50,8 @@ def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
         raise ValueError("precision='fp16' needs a GPU for its loss scaling; on a CPU use precision='bf16' or 'fp32'")
     if train.strategy == "fsdp" and world == 1:
         raise ValueError("strategy='fsdp' shards over processes; start it with torchrun, or use strategy='ddp'")
+    if train.strategy == "fsdp" and not cuda:  # accelerate would leave the weights whole and not say so
+        raise ValueError("strategy='fsdp' shards on GPUs only; on a CPU use strategy='ddp'")
     fsdp: dict[str, Any] = {}
     if train.strategy == "fsdp":
         fsdp = {
