@@ -36,6 +36,25 @@ def test_memory_that_is_kept_costs_no_page_faults():
     assert faults(keep=True) < 2 * PAGES < 10 * PAGES < faults(keep=False)
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: nothing is kept")
+def test_kept_memory_can_be_given_back():
+    code = """
+import torch
+from pathlib import Path
+from cosformer.allocator import give_back, keep_freed_memory
+def held():
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+keep_freed_memory()
+before = held()
+torch.ones(64 << 20)
+kept = held()
+give_back()
+print(kept - before > 200_000, held() - before < 50_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert allocator.keep_freed_memory() is False

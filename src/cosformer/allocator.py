@@ -24,6 +24,12 @@ def keep_freed_memory() -> bool:
     return mapped and trimmed
 
 
+def give_back() -> None:
+    """Return what is free now to the system, where memory is kept: another model will ask for other blocks."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def describe(kept: bool) -> str:
     """What ``keep_freed_memory``, which returned ``kept``, made of this system, to be named beside a measurement."""
     return "glibc, freed memory kept" if kept else "as the system has it"

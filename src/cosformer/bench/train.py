@@ -126,6 +126,7 @@ def length_rows(
     n: int, labels: Sequence[str], *, width: int, tokens: int, repeats: int, memory: int
 ) -> Iterator["Row"]:
     """One row per variant at length ``n``; all of them and softmax take turns."""
+    from cosformer.allocator import give_back
     from cosformer.bench.measure import interleaved, ratio, spread
     from cosformer.bench.results import Row, measured
     from cosformer.bench.steps import attempt, training_step
@@ -136,6 +137,7 @@ def length_rows(
         step, notes[label] = attempt(lambda x=label: training_step(*language_model(x, n, width, tokens)), memory)
         if step is not None:
             actions[label] = step
+        give_back()  # the limit is one model's, above what the process holds
     terminal.status(f"timing {len(actions)} models of width {width} at {n:,} tokens ...")
     times = interleaved(actions, repeats=repeats, budget=_BUDGET, warm=True)
     for label in labels:
