@@ -173,3 +173,4 @@ def test_a_file_of_wide_models_has_its_own_place() -> None:
 
     assert train.marker(found(256)) == train.marker(found(256, 512)) == train.marker(found()) == "bench train"
     assert train.marker(found(512)) == "bench wide"
+    assert train.marker(found(256) | {"command": "cosformer bench train --attentions all"}) == "bench train_zoo"

@@ -25,7 +25,7 @@ QUICK_TOKENS = 4096
 ATTENTIONS = "cosformer"
 BACKENDS = "chunked"
 ENGINE_STEPS = 30
-MARKER, WIDE_MARKER = "bench train", "bench wide"
+MARKER, WIDE_MARKER, ZOO_MARKER = "bench train", "bench wide", "bench train_zoo"
 BASELINE = "softmax"
 # cosFormer's tokens per second over softmax's, in the model of width 256 with 16,384 tokens a batch
 GOALS = {512: 0.9, 2048: 1.5, 8192: 4.0}
@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def marker(results: dict[str, Any]) -> str:
-    """Where the tables go: a file of wider models alone has a place of its own."""
+    """Where the tables go: files of wider models alone and of the whole zoo have places of their own."""
+    if "--attentions all" in results.get("command", ""):
+        return ZOO_MARKER
     widths = {int(row["id"].split("/")[1]) for row in results["rows"] if row["id"].count("/") == 3}
     return WIDE_MARKER if widths and min(widths) > WIDTHS[0] else MARKER
 

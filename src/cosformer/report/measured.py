@@ -190,6 +190,7 @@ _TITLES = {
     "text.json": "Byte-level text classification",
     "train.json": "Training a language model",
     "wide.json": "Training a wider one",
+    "train_zoo.json": "Training with every attention",
     "generate.json": "Generation: a state instead of a cache",
     "peers.json": "Against the packages of the same methods",
     "attention-chunked.json": "The operator without compiled code",
