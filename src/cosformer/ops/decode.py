@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import backends
 from cosformer.ops.native.steps import Steps
 from cosformer.ops.state import LinearState
+from cosformer.ops.watchers import in_a_mode
 
 _MOST_KINDS = 64
 _known: dict[tuple[Any, ...], Steps] = {}
@@ -34,7 +33,7 @@ def repeat(
     q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, max_len: int | None, eps: float
 ) -> tuple[Tensor, LinearState] | None:
     """One token, ``(out, state)``; None where this is no step of a known kind, or something watches it."""
-    if type(state) is not LinearState:
+    if type(state) is not LinearState or type(eps) is not float:
         return None
     if _unfit(q) or _unfit(k) or _unfit(v):
         return None
@@ -50,9 +49,7 @@ def repeat(
             return None
     if not steps.take(q, k, v, max_len, eps) or state.max_len != max_len:
         return None
-    if torch.is_autocast_enabled("cpu") or torch._C._is_tracing() or _get_current_dispatch_mode() is not None:
-        return None
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if torch.is_autocast_enabled("cpu") or in_a_mode():
         return None
     first = state.seen
     if first >= steps.max_len:

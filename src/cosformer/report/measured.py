@@ -10,6 +10,7 @@ from cosformer.bench.results import Row, rows_of
 from cosformer.figures import speed as speed_figures
 from cosformer.figures.figure import Figure
 from cosformer.figures.frequency import frequency_figures
+from cosformer.report.digits import digits_of
 from cosformer.report.html import Html, code, details, gallery, join, paragraph, table, tag, text
 from cosformer.report.material import Material
 from cosformer.report.trade_off import our_trade_off, paper_trade_off
@@ -263,7 +264,7 @@ def _mean(value: float, error: float | None) -> str:
     """To the second digit of the error."""
     if not error:
         return f"{value:g}"
-    digits = max(0, 1 - math.floor(math.log10(error)))
+    digits = digits_of(error)
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from cosformer import paper, terminal
 from cosformer.bench.table import insert
+from cosformer.report.digits import digits_of
 from cosformer.reproduce import gain, ledger
 from cosformer.reproduce.claims import CLAIMS, IMAGE, LISTOPS, LM, MLM, SST2, Measure
 from cosformer.reproduce.ledger import Line, attentions, sample
@@ -107,7 +108,7 @@ def spread(found: Sample) -> str:
         return NOT_RUN
     if len(found.values) == 1:
         return f"{found.mean:.4g} (one seed)"
-    digits = max(0, 1 - math.floor(math.log10(found.error))) if found.error > 0 else 3
+    digits = digits_of(found.error) if found.error > 0 else 3
     return f"{found.mean:.{digits}f} ± {found.error:.{digits}f}"
 
 

@@ -60,7 +60,8 @@ def unreadable(cells: Iterable[Cell], runs: Path) -> list[str]:
     problems = []
     for recipe in dict.fromkeys(cell.recipe for cell in cells):
         for path in sorted(runs.glob(f"{recipe}-*/{EXPERIMENT_FILE}")):
-            problems += [] if read_run(path.parent)[0] else read_run(path.parent)[1][:1]
+            run, why = read_run(path.parent)
+            problems += [] if run else why[:1]
     return problems
 
 

@@ -1,12 +1,12 @@
 """Tables 1 to 4 and 6: ours, from the lines of the runs, beside the paper's."""
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cosformer import paper, terminal
+from cosformer.report.digits import digits_of
 from cosformer.reproduce.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
 from cosformer.reproduce.claims import Measure
 from cosformer.reproduce.ledger import Line, sample
@@ -137,7 +137,7 @@ def _mean(found: Sample, digits: int) -> str:
     if len(found.values) == 1:
         return f"{found.mean:,.{0 if found.mean >= 1000 else digits}f} (one seed)"
     if found.error > 0:
-        digits = max(0, 1 - math.floor(math.log10(found.error)))
+        digits = digits_of(found.error)
     return f"{found.mean:,.{digits}f} ± {found.error:,.{digits}f}"
 
 
