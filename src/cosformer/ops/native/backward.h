@@ -134,7 +134,7 @@ static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, 
         terms[count++] = (term_t){c->g, p->lde, sum, p->Er * 16, 16, p->E, FULL};
     }
     if (call->causal) {
-        triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, p->E * 16, p->E, c->qat, c->kat);
+        triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, p->E * 16, p->E, near_of(p));
         terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, 16, n, LOWER};
     }
     rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
@@ -259,8 +259,8 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
         transpose(c->qt, p->Dp * 16, c->qx, p->ldx, n, p->D);
         panel_rows(c->qp, panel, c->qx, p->ldx, p->nd, NULL, n);
         transpose(c->gt, columns, c->g, p->lde, n, p->E + 1);
-        triangle(c->p, p->chunk, n, 1, c->v, p->lde, c->gt, columns, p->E + 1, c->kat, c->qat);
-        triangle(c->w, p->chunk, n, 1, c->kx, p->ldx, c->qt, p->Dp * 16, p->D, c->kat, c->qat);
+        triangle(c->p, p->chunk, n, 1, c->v, p->lde, c->gt, columns, p->E + 1, near_of(p));
+        triangle(c->w, p->chunk, n, 1, c->kx, p->ldx, c->qt, p->Dp * 16, p->D, near_of(p));
         int skip_k = g ? count : 0, skip_v = g ? 1 : 0; /* the part from R counts once */
         rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + query - p->chunk);
         rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + query - p->chunk);

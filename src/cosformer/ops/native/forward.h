@@ -93,21 +93,20 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     rows_t from = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
     load_features(p, q->x, q->phi, from, NULL, q->at, n);
     if (call->causal)
-        triangle(q->weights, p->chunk, n, 0, q->x, p->ldx, k->xt, p->Dp * 16, p->D, q->at, k->at);
+        triangle(q->weights, p->chunk, n, 0, q->x, p->ldx, k->xt, p->Dp * 16, p->D, near_of(p));
     float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
     for (long r = 0; r < n; r++) {
         float total = 0;
-        const float *phi = q->phi + r * p->ldf;
-        vec part = {};
+        const float *phi = q->phi + r * p->ldf, *weights = q->weights + r * p->chunk;
+        vec parts[2] = {};
         long i = 0;
-        for (; i + WIDTH <= p->F; i += WIDTH) part += load(phi + i) * load(k->z + i);
+        for (; i + 2 * WIDTH <= p->F; i += 2 * WIDTH)
+            for (int l = 0; l < 2; l++) parts[l] += load(phi + i + l * WIDTH) * load(k->z + i + l * WIDTH);
         for (; i < p->F; i++) total += phi[i] * k->z[i];
-        if (call->causal) {
-            vec row = {};
-            for (long c = 0; c <= r; c += WIDTH) row += load(q->weights + r * p->chunk + c);
-            part += row;
-        }
-        q->inverse[r] = total + sum(part);
+        if (call->causal)
+            for (long c = 0; c <= r; c += 16)
+                for (int l = 0; l < LANES; l++) parts[l % 2] += load(weights + c + l * WIDTH);
+        q->inverse[r] = total + sum(parts[0] + parts[1]);
     }
     if (e0 == 0) memcpy(den, q->inverse, 4 * (size_t)n);
     invert(call, q->inverse, n);

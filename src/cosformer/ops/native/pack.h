@@ -1,5 +1,7 @@
 /* From tensors to the packed chunks the products read, and back. Included once per instruction set, after vector.h. */
 
+enum { MOST_ROWS = 96, PADDED_ROWS = MOST_ROWS + 16 }; /* of a chunk; and of its last panel or tile */
+
 /* Sizes that follow from the call, and the angles of the positions inside a chunk (from float64). */
 typedef struct {
     const call_t *call;
@@ -11,15 +13,14 @@ typedef struct {
     long Fr, Er;                     /* F and E + 1, rounded up to whole tiles */
     long groups;                     /* query heads of one key head */
     size_t size;                     /* bytes of one element of q, k, v */
-    double q_turn[2][96], k_turn[2][96]; /* cosine and sine of r steps */
+    double q_turn[2][MOST_ROWS], k_turn[2][MOST_ROWS]; /* cosine and sine of r steps */
+    float apart[2 * PADDED_ROWS];    /* cosine of r - PADDED_ROWS steps, causal */
 } plan_t;
-
-enum { MOST_ROWS = 96 };
 
 /* An odd number of cache lines, so that rows of a chunk do not compete for the same places of the cache. */
 INLINE long row_length(long n) { return 16 * (round_up(n, 16) / 16 | 1); }
 
-static void turns(double to[2][96], int64_t length, long n) {
+static void turns(double to[2][MOST_ROWS], int64_t length, long n) {
     for (long r = 0; r < n; r++) {
         double angle = length ? M_PI_2 * r / (double)length : 0;
         to[0][r] = cos(angle), to[1][r] = sin(angle);
@@ -35,9 +36,16 @@ static plan_t make_plan(const call_t *call, long chunk) {
     p.Fr = round_up(p.F, ROWS), p.Er = round_up(p.E + 1, ROWS);
     p.ldx = row_length(p.Dp), p.ldf = row_length(p.D + p.Dp + ROWS), p.lde = row_length(p.Ep + 1 + ROWS);
     p.size = call->dtype == F32 ? 4 : 2;
-    turns(p.q_turn, call->q_len, chunk), turns(p.k_turn, call->k_len, chunk);
+    turns(p.q_turn, call->q_len, chunk);
+    if (call->k_len == call->q_len) memcpy(p.k_turn, p.q_turn, sizeof p.k_turn);
+    else turns(p.k_turn, call->k_len, chunk);
+    for (long r = 0; call->causal && r < chunk; r++)
+        p.apart[PADDED_ROWS + r] = p.apart[PADDED_ROWS - r] = (float)p.k_turn[0][r];
     return p;
 }
+
+/* Cosines by distance inside a causal chunk, where queries and keys have the same positions. */
+INLINE const float *near_of(const plan_t *p) { return p->halves == 2 ? p->apart + PADDED_ROWS : NULL; }
 
 /* Products inside a causal chunk grow with its length, the traffic of the state with its inverse. */
 static long chunk_for(const call_t *call) {
@@ -45,17 +53,21 @@ static long chunk_for(const call_t *call) {
     return call->D + call->E <= 2 * SMALL ? SMALL_CHUNK : CAUSAL_CHUNK;
 }
 
+typedef struct {
+    const float *cos, *sin; /* of the chunk's positions; NULL without angles */
+} angles_t;
+
 /* Cosines and sines of the angles of n positions from `first`: one evaluation, then a rotation in float64. */
-static angles_t angles(float *to, const double turn[2][96], int64_t first, int64_t length, long n) {
+static angles_t angles(float *to, const double turn[2][MOST_ROWS], int64_t first, int64_t length, long n) {
     if (!length) return (angles_t){NULL, NULL};
     double angle = M_PI_2 * (double)first / (double)length, c = cos(angle), s = sin(angle);
     for (long r = 0; r < n; r++) {
         to[r] = (float)(c * turn[0][r] - s * turn[1][r]);
-        to[MOST_ROWS + 16 + r] = (float)(s * turn[0][r] + c * turn[1][r]);
+        to[PADDED_ROWS + r] = (float)(s * turn[0][r] + c * turn[1][r]);
     }
-    return (angles_t){to, to + MOST_ROWS + 16};
+    return (angles_t){to, to + PADDED_ROWS};
 }
-enum { ANGLES = 2 * (MOST_ROWS + 16) }; /* floats; 16 more than rows, for whole tiles and panels */
+enum { ANGLES = 2 * PADDED_ROWS }; /* floats */
 
 /* Rows of one head of one sequence of a tensor. */
 typedef struct {
@@ -118,38 +130,45 @@ INLINE vec load_some(const char *from, long i, int64_t dtype) {
 
 /* Rows of q or k: ReLU and key mask (NULL: all kept), as rows x and as features phi = [x cos ; x sin], the sine half where
  * the cosine half ends (phi NULL: not wanted). NaN stays NaN: it is not below zero. */
-INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n,
+INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n, long D,
                         int64_t dtype, int relu, int turned) {
+    long Dp = round_up(D, 16);
+    int fused = D % WIDTH == 0; /* else the last vector of the cosine half reaches into the sine half */
     for (long r = 0; r < n; r++, x += p->ldx, phi = phi ? phi + p->ldf : NULL) {
         const char *row = from.data + r * from.stride;
         int64_t kind = dtype;
-        if (p->D % WIDTH || (mask && !mask[r])) { /* not whole vectors: by way of x */
-            if (mask && !mask[r]) memset(x, 0, 4 * (size_t)p->Dp);
-            else load_row(x, row, p->D, dtype);
+        if (!fused || (mask && !mask[r])) { /* by way of x */
+            if (mask && !mask[r]) memset(x, 0, 4 * (size_t)Dp);
+            else load_row(x, row, D, dtype);
             row = (const char *)x, kind = F32;
         }
         float c = turned ? at.cos[r] : 1, s = turned ? at.sin[r] : 0;
-        for (long i = 0; i < p->D; i += WIDTH) {
+#pragma GCC unroll 8
+        for (long i = 0; i < D; i += WIDTH) {
             vec one = load_some(row, i, kind);
             if (relu) one = keep(~(one < 0), one);
             store(x + i, one);
             if (phi) store(phi + i, turned ? one * c : one);
+            if (phi && turned && fused) store(phi + D + i, one * s);
         }
-        for (long i = round_up(p->D, WIDTH); i < p->Dp; i += WIDTH) {
+        for (long i = round_up(D, WIDTH); i < Dp; i += WIDTH) {
             store(x + i, (vec){});
-            if (phi) store(phi + i, (vec){});
+            if (phi && !(turned && fused)) store(phi + i, (vec){});
         }
         if (turned && phi)
-            for (long i = 0; i < p->Dp; i += WIDTH) store(phi + p->D + i, load(x + i) * s);
+            for (long i = fused ? D : 0; i < Dp; i += WIDTH) store(phi + D + i, load(x + i) * s);
     }
 }
 
 static void load_features(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
     int64_t dtype = p->call->dtype;
-    int relu = p->call->relu != 0;
-    if (dtype == F32 && relu && at.cos) features_of(p, x, phi, from, mask, at, n, F32, 1, 1);
-    else if (dtype == F32) features_of(p, x, phi, from, mask, at, n, F32, relu, at.cos != NULL);
-    else features_of(p, x, phi, from, mask, at, n, BF16, relu, at.cos != NULL);
+    int relu = p->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask && phi;
+    /* the usual cases, with all that is known of them */
+    if (usual && dtype == F32 && p->D == 64) features_of(p, x, phi, from, NULL, at, n, 64, F32, 1, 1);
+    else if (usual && dtype == F32 && p->D == 32) features_of(p, x, phi, from, NULL, at, n, 32, F32, 1, 1);
+    else if (usual && dtype == BF16 && p->D == 64) features_of(p, x, phi, from, NULL, at, n, 64, BF16, 1, 1);
+    else if (dtype == F32) features_of(p, x, phi, from, mask, at, n, p->D, F32, relu, turned);
+    else features_of(p, x, phi, from, mask, at, n, p->D, BF16, relu, turned);
 }
 
 /* Rows of v as panels e0 to e1; masked rows are zero. */

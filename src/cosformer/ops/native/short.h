@@ -6,7 +6,8 @@ static void square(float *to, long ld, long rows, long columns, const float *a, 
                    angles_t of_rows, angles_t of_columns) {
     for (long r0 = 0; r0 < rows; r0 += ROWS)
         for (long c0 = 0; c0 < columns; c0 += 16) {
-            vec sums[ROWS][LANES] = {};
+            vec sums[ROWS][LANES];
+            clear(ROWS, sums);
             tile(sums, a + r0 * a_ld, a_ld, 1, b + c0 / 16 * b_panel, n);
             for (int r = 0; r < ROWS; r++)
                 for (int l = 0; l < LANES; l++) {
@@ -36,7 +37,7 @@ static void short_task(const void *context, int64_t task, char *scratch) {
     load_features(p, q.x, NULL, rows_of(p, call->q, call->qs, at.b, h, 0), NULL, q.at, n);
     load_panels(p, k.vp, rows_of(p, call->v, call->vs, at.b, at.hk, 0), mask, 0, p->ne, s);
     transpose(k.xt, p->Dp * 16, k.x, p->ldx, s, p->D);
-    if (call->causal) triangle(q.weights, p->chunk, n, 0, q.x, p->ldx, k.xt, p->Dp * 16, p->D, q.at, k.at);
+    if (call->causal) triangle(q.weights, p->chunk, n, 0, q.x, p->ldx, k.xt, p->Dp * 16, p->D, near_of(p));
     else square(q.weights, p->chunk, n, s, q.x, p->ldx, k.xt, p->Dp * 16, p->D, q.at, k.at);
     for (long r = 0; r < n; r++) {
         vec row = {};

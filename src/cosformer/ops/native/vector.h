@@ -63,6 +63,14 @@ enum { THIRD = ROWS / 3 };
         else work(THIRD, __VA_ARGS__); \
     } while (0)
 
+/* Not `= {}`: compilers clear an array of this size in memory, with a slow instruction, before they see that it fits registers. */
+INLINE void clear(int rows, vec sums[ROWS][LANES]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++) sums[r][l] = (vec){};
+}
+
 INLINE void tile_of(int rows, vec sums[ROWS][LANES], const float *a, long row, long step, const float *panel, long panel_row,
                     long n) {
     for (long k = 0; k < n; k++, a += step, panel += panel_row) {
@@ -100,7 +108,8 @@ INLINE void tile(vec sums[ROWS][LANES], const float *a, long row, long step, con
 }
 
 INLINE void accumulate_tile(int rows, float *state, const float *a, long ld, const float *b, long b_row, long n) {
-    vec sums[ROWS][LANES] = {};
+    vec sums[ROWS][LANES];
+    clear(rows, sums);
     tile_of(rows, sums, a, 1, ld, b, b_row, n);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
@@ -121,48 +130,47 @@ static void accumulate(float *state, long state_panel, long rows, long panels, c
         }
 }
 
-/* Scores inside a chunk: to[r][c] = (sum over k < n of a[r][k] * b[c / 16][k][c % 16]) * cos(angle r - angle c) where
- * the key comes no later than the query, else 0. Rows are queries (`keys_first` = 0: c <= r) or keys (1: c >= r).
- * The zeros are selected, not multiplied: what is not finite later must not reach what is earlier. */
-typedef struct {
-    const float *cos, *sin; /* of the chunk's positions; NULL without angles */
-} angles_t;
-
+/* Scores inside a chunk: to[r][c] = (sum over k < n of a[r][k] * b[c / 16][k][c % 16]) * near[c - r] where the key comes no
+ * later than the query, else 0. Rows are queries (`keys_first` = 0: c <= r) or keys (1: c >= r). near[d]: cosine of the angle
+ * between positions d apart (NULL: no angles). The zeros are selected, not multiplied: what is not finite later must not reach
+ * what is earlier. */
 INLINE void triangle_tile(int rows, float *to, long ld, long r0, long c0, int keys_first, const float *a, long a_ld,
-                          const float *b, long n, angles_t of_rows, angles_t of_columns) {
-    vec sums[ROWS][LANES] = {};
+                          const float *b, long n, const float *near) {
+    vec sums[ROWS][LANES];
+    clear(rows, sums);
     tile_of(rows, sums, a + r0 * a_ld, a_ld, 1, b, 16, n);
-    int whole = keys_first ? c0 >= r0 + rows : c0 + 16 <= r0; /* nothing to leave out */
+    if (near)
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-    for (int l = 0; l < LANES; l++) {
-        ivec column = {};
+            for (int l = 0; l < LANES; l++) sums[r][l] *= load(near + c0 - r0 + l * WIDTH - r);
+    if (keys_first ? c0 < r0 + rows : c0 + 16 > r0) /* something to leave out */
+#pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++) {
+            ivec column = {};
 #pragma GCC unroll 16
-        for (int i = 0; i < WIDTH; i++) column[i] = (int32_t)c0 + l * WIDTH + i;
-        vec cosines = {}, sines = {};
-        if (of_rows.cos) cosines = load(of_columns.cos + c0 + l * WIDTH), sines = load(of_columns.sin + c0 + l * WIDTH);
+            for (int i = 0; i < WIDTH; i++) column[i] = (int32_t)c0 + l * WIDTH + i;
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r++) {
-            vec x = sums[r][l];
-            if (of_rows.cos) x *= of_rows.cos[r0 + r] * cosines + of_rows.sin[r0 + r] * sines;
-            ivec seen = keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r);
-            store(to + (r0 + r) * ld + c0 + l * WIDTH, whole ? x : keep(seen, x));
+            for (int r = 0; r < rows; r++)
+                sums[r][l] = keep(keys_first ? column >= (int32_t)(r0 + r) : column <= (int32_t)(r0 + r), sums[r][l]);
         }
-    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++) store(to + (r0 + r) * ld + c0 + l * WIDTH, sums[r][l]);
 }
 
 static void triangle(float *to, long ld, long rows, int keys_first, const float *a, long a_ld, const float *b, long b_panel,
-                     long n, angles_t of_rows, angles_t of_columns) {
+                     long n, const float *near) {
     for (long r0 = 0; r0 < rows; r0 += ROWS) {
         long first = keys_first ? r0 / 16 * 16 : 0, last = keys_first ? rows : least(r0 + ROWS, rows);
-        for (long c0 = first; c0 < last; c0 += 16) {
-            const float *panel = b + c0 / 16 * b_panel;
-            BY_THIRDS(rows - r0, triangle_tile, to, ld, r0, c0, keys_first, a, a_ld, panel, n, of_rows, of_columns);
-        }
+        for (long c0 = first; c0 < last; c0 += 16)
+            BY_THIRDS(rows - r0, triangle_tile, to, ld, r0, c0, keys_first, a, a_ld, b + c0 / 16 * b_panel, n, near);
     }
 }
 
 /* Combine: to[r][columns] = scale[r] * sum over the terms of a[r] times the panels, in one pass over the registers.
- * A term of a triangle reads only the part that is not zero. With `add` the sums start from what `to` holds. */
+ * A term of a triangle reads only the part that is not zero. With `add` the sums start from what `to` holds, in whole tiles. */
 typedef struct {
     const float *a;
     long ld;
@@ -173,10 +181,13 @@ typedef struct {
 
 INLINE void combine_tile(int rows, int half, char *to, long ld, long r0, long live, long p, const term_t *terms, int count,
                          const float *scale, int add) {
-    vec sums[ROWS][LANES] = {};
-    if (add)
-        for (int r = 0; r < live; r++)
+    vec sums[ROWS][LANES];
+    if (add) {
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
             for (int l = 0; l < LANES; l++) sums[r][l] = load((float *)to + r * ld + l * WIDTH);
+    } else clear(rows, sums);
     for (int t = 0; t < count; t++) {
         const term_t *x = terms + t;
         long from = x->part == UPPER ? r0 : 0, until = x->part == LOWER ? least(r0 + rows, x->n) : x->n;
