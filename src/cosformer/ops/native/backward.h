@@ -51,16 +51,14 @@ static const uint8_t *mask_of(const call_t *call, head_t at, long first) {
     return call->mask ? call->mask + at.b * call->S + first : NULL;
 }
 
-/* Rows of `width` floats times the cosine and the sine of each. */
-static void turn_values(float *to_cos, float *to_sin, const float *from, long ld, long width, angles_t at, long n) {
-    for (long r = 0; r < n; r++)
-        for (long i = 0; i < width; i += WIDTH) {
-            vec x = load(from + r * ld + i);
-            store(to_cos + r * ld + i, x * at.cos[r]), store(to_sin + r * ld + i, x * at.sin[r]);
-        }
-}
-
 /* ---- dq ---- */
+
+/* Whether b is found by the dq pass (else it comes from the saved output, before). Without causality dq comes first anyway. */
+static int finds_b(const call_t *call) { return !call->causal || call->dtype != F32; }
+
+/* Columns of the values in the dq pass: where b is known it is one more, beside a column of ones in v, and the normaliser
+ * one more row of the sums. */
+INLINE long dq_columns(const plan_t *p) { return p->E + !finds_b(p->call); }
 
 /* Keys as the dq pass needs them: feature panels d0 to d1 of each half. */
 static void load_keys_for_dq(const plan_t *p, chunk_t *c, head_t at, long first, long n, long d0, long d1) {
@@ -68,7 +66,9 @@ static void load_keys_for_dq(const plan_t *p, chunk_t *c, head_t at, long first,
     const uint8_t *mask = mask_of(call, at, first);
     c->kat = angles(c->kcos, p->k_turn, call->k_first + first, call->k_len, n);
     load_features(p, c->kx, NULL, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, c->kat, n);
-    load_values(p, c->v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, n);
+    values_t v = {c->v};
+    load_values(p, v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, c->kat, n);
+    if (!finds_b(call)) add_column(p, v, NULL, c->kat, n);
     long panel = p->chunk * 16;
     for (long half = 0; half < p->halves; half++)
         panel_rows(c->kfp + (half * p->nd + d0) * panel, panel, c->kx + d0 * 16, p->ldx, d1 - d0,
@@ -79,8 +79,9 @@ static void absorb_keys_for_dq(const plan_t *p, const chunk_t *c, sums_t *s, lon
     long panel = p->chunk * 16;
     for (long half = 0; half < p->halves; half++) {
         long f = half * p->nd + d0;
-        accumulate(s->at + f * p->Er * 16, p->Er * 16, p->E, d1 - d0, c->v, p->lde, c->kfp + f * panel, panel, 16, n,
+        accumulate(s->at + f * p->Er * 16, p->Er * 16, dq_columns(p), d1 - d0, c->v, p->lde, c->kfp + f * panel, panel, 16, n,
                    (ahead_t){0});
+        if (!finds_b(p->call)) continue;
         memset(c->zrun, 0, 4 * (size_t)p->Dp);
         const float *turn = p->halves == 1 ? NULL : half ? c->kat.sin : c->kat.cos;
         for (long r = 0; r < n; r++)
@@ -95,61 +96,47 @@ static void load_sums(const plan_t *p, sums_t *s, const float *kv, const float *
     memset(s->z, 0, 8 * (size_t)p->Dp);
     for (long half = 0; half < p->halves; half++) {
         if (z) memcpy(s->z + half * p->Dp, z + half * p->D, 4 * (size_t)p->D);
-        for (long d = d0; d < d1; d++)
-            for (long e = 0; e < p->Er; e++) {
-                float *row = s->at + ((half * p->nd + d) * p->Er + e) * 16;
-                for (long i = 0; i < 16; i++)
-                    row[i] = kv && e < p->E && d * 16 + i < p->D ? kv[(half * p->D + d * 16 + i) * p->E + e] : 0;
+        for (long d = d0; d < d1; d++) {
+            float *panel = s->at + (half * p->nd + d) * p->Er * 16;
+            memset(panel, 0, 64 * (size_t)p->Er);
+            for (long i = 0; i < least(16, p->D - d * 16); i++) {
+                long f = half * p->D + d * 16 + i;
+                for (long e = 0; kv && e < p->E; e++) panel[e * 16 + i] = kv[f * p->E + e];
+                if (z && !finds_b(p->call)) panel[p->E * 16 + i] = z[f];
             }
+        }
     }
 }
 
-static void load_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, int with_features) {
+/* Queries and their gradients g, for dq (g turned) and for R (features; g as panels). */
+enum { FOR_DQ = 1, FOR_R = 2 };
+
+static void load_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, int what) {
     const call_t *call = p->call;
-    const float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
+    long row = (at.b * call->H + h) * call->N + at.row + first;
     c->qat = angles(c->qcos, p->q_turn, call->q_first + first, call->q_len, n);
     rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
-    load_features(p, c->qx, with_features ? c->qphi : NULL, q, NULL, c->qat, n);
-    memcpy(c->inverse, den, 4 * (size_t)n);
+    load_features(p, c->qx, what & FOR_R ? c->qphi : NULL, q, NULL, c->qat, n);
+    memcpy(c->inverse, call->den + row, 4 * (size_t)n);
     invert(call, c->inverse, n);
-    load_values(p, c->g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, n);
+    int turned = what & FOR_DQ;
+    values_t g = {c->g, turned ? c->gc : NULL, turned ? c->gs : NULL, what & FOR_R ? c->gp : NULL};
+    load_values(p, g, rows_of(p, call->g_out, call->gs, at.b, h, at.row + first), NULL, c->inverse, c->qat, n);
+    if (!finds_b(call)) add_column(p, g, call->b + row, c->qat, n);
 }
 
-/* Whether b is found by the dq pass (else it comes from the saved output, before). Without causality dq comes first anyway. */
-static int finds_b(const call_t *call) { return !call->causal || call->dtype != F32; }
-
-/* n queries from `first` of head h; the keys of the same positions are in the chunk when causal. */
-static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, long h, long first, long n, long d0, long d1) {
+/* The normaliser's part of dq, where b is found here, and what ReLU lets through; to the tensor. */
+static void finish_dq(const plan_t *p, chunk_t *c, const sums_t *s, rows_t dq, long row, long n) {
     const call_t *call = p->call;
-    long row = (at.b * call->H + h) * call->N + at.row + first, panel = p->chunk * 16;
-    const float *den = call->den + row;
-    term_t terms[3];
-    int count = 0;
-    const float *sum = s->at + d0 * p->Er * 16;
-    if (p->halves == 2) {
-        turn_values(c->gc, c->gs, c->g, p->lde, p->Ep, c->qat, n);
-        terms[count++] = (term_t){c->gc, p->lde, sum, p->Er * 16, 16, p->E, FULL};
-        terms[count++] = (term_t){c->gs, p->lde, sum + p->nd * p->Er * 16, p->Er * 16, 16, p->E, FULL};
-    } else {
-        terms[count++] = (term_t){c->g, p->lde, sum, p->Er * 16, 16, p->E, FULL};
-    }
-    if (call->causal) {
-        triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, p->E * 16, p->E, near_of(p));
-        terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, 16, n, LOWER};
-    }
-    rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
-    rows_t g = rows_of(p, call->g_out, call->gs, at.b, h, at.row + first + n);
-    combine(c->dx + d0 * 16, p->ldx, n, d1 - d0, terms, count, NULL, 0, ahead_of(p, q, g, least(p->chunk, at.n - first - n)));
     memcpy(c->zrun, s->z, 8 * (size_t)p->Dp);
-    rows_t dq = rows_of(p, call->dq, call->dqs, at.b, h, at.row + first);
     for (long r = 0; r < n; r++) {
         float *x = c->qx + r * p->ldx, *d = c->dx + r * p->ldx;
         const float *key = c->kx + r * p->ldx;
-        if (finds_b(call))
-            call->b[row + r] = -dot(x, d, p->Dp) * c->inverse[r] * divisor_slope(call, den[r]);
-        float b = call->b[row + r], qc = p->halves == 2 ? c->qat.cos[r] : 1, qs = p->halves == 2 ? c->qat.sin[r] : 0;
+        float b = -dot(x, d, p->Dp) * c->inverse[r] * divisor_slope(call, call->den[row + r]);
+        float qc = p->halves == 2 ? c->qat.cos[r] : 1, qs = p->halves == 2 ? c->qat.sin[r] : 0;
         float kc = call->causal && p->halves == 2 ? c->kat.cos[r] : 1, ks = call->causal && p->halves == 2 ? c->kat.sin[r] : 0;
-        for (long i = d0 * 16; i < d1 * 16; i += WIDTH) {
+        call->b[row + r] = b;
+        for (long i = 0; i < p->Dp; i += WIDTH) {
             vec zc = load(c->zrun + i), zs = load(c->zrun + p->Dp + i), one = load(x + i);
             if (call->causal) {
                 zc += kc * load(key + i), zs += ks * load(key + i);
@@ -158,8 +145,40 @@ static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, 
             vec sum = load(d + i) + b * (qc * zc + qs * zs);
             store(d + i, call->relu ? keep(~(one <= 0), sum) : sum);
         }
-        store_row(dq.data + r * dq.stride + d0 * 16 * (long)p->size, d + d0 * 16, least(p->D, d1 * 16) - d0 * 16, call->dtype);
+        store_row(dq.data + r * dq.stride, d, p->D, call->dtype);
     }
+}
+
+/* n queries from `first` of head h; the keys of the same positions are in the chunk when causal. Channels of panels d0 to d1:
+ * all of them where b is found here. */
+static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, long h, long first, long n, long d0, long d1) {
+    const call_t *call = p->call;
+    long panel = p->chunk * 16, columns = dq_columns(p);
+    term_t terms[3];
+    int count = 0;
+    const float *sum = s->at + d0 * p->Er * 16;
+    if (p->halves == 2) {
+        terms[count++] = (term_t){c->gc, p->lde, sum, p->Er * 16, 16, columns, FULL};
+        terms[count++] = (term_t){c->gs, p->lde, sum + p->nd * p->Er * 16, p->Er * 16, 16, columns, FULL};
+    } else {
+        terms[count++] = (term_t){c->g, p->lde, sum, p->Er * 16, 16, columns, FULL};
+    }
+    if (call->causal) {
+        triangle(c->p, p->chunk, n, 0, c->g, p->lde, c->vt, columns * 16, columns, near_of(p));
+        terms[count++] = (term_t){c->p, p->chunk, c->kp + d0 * panel, panel, 16, n, LOWER};
+    }
+    rows_t dq = rows_of(p, call->dq, call->dqs, at.b, h, at.row + first);
+    int direct = !finds_b(call) && p->D % 16 == 0;
+    target_t to = direct ? target_of(p, dq, d0) : (target_t){.data = (char *)(c->dx + d0 * 16), .ld = p->ldx};
+    if (!finds_b(call) && call->relu) to.gate = c->qx + d0 * 16, to.ldg = p->ldx;
+    rows_t next = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
+    rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + first + n);
+    combine(to, n, d1 - d0, terms, count, ahead_of(p, next, grad, least(p->chunk, at.n - first - n)));
+    if (finds_b(call)) finish_dq(p, c, s, dq, (at.b * call->H + h) * call->N + at.row + first, n);
+    else if (!direct)
+        for (long r = 0; r < n; r++)
+            store_row(dq.data + r * dq.stride + d0 * 16 * (long)p->size, c->dx + r * p->ldx + d0 * 16,
+                      least(p->D, d1 * 16) - d0 * 16, call->dtype);
 }
 
 /* The causal dq of one head, channels of panels d0 to d1. */
@@ -172,9 +191,9 @@ static void causal_dq(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long d0
         load_keys_for_dq(p, c, at, first, n, d0, d1);
         if (first >= before) {
             panel_rows(c->kp + d0 * panel, panel, c->kx + d0 * 16, p->ldx, d1 - d0, NULL, n);
-            transpose(c->vt, p->E * 16, c->v, p->lde, n, p->E);
+            transpose(c->vt, dq_columns(p) * 16, c->v, p->lde, n, dq_columns(p));
             for (long g = 0; g < p->groups; g++) {
-                load_queries(p, c, at, at.hk * p->groups + g, first - before, n, 0);
+                load_queries(p, c, at, at.hk * p->groups + g, first - before, n, FOR_DQ);
                 queries_dq(p, c, s, at, at.hk * p->groups + g, first - before, n, d0, d1);
             }
         }
@@ -209,19 +228,20 @@ static void transpose_r(const plan_t *p, sums_t *s) {
     }
 }
 
-/* The loaded queries as R needs them: [g, b] as rows and as panels e0 to e1. */
-static void panel_queries(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n, long e0, long e1) {
+/* b beside g, where the dq pass found it. */
+static void column_of_b(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n) {
     const float *b = p->call->b + (at.b * p->call->H + h) * p->call->N + at.row + first;
-    panel_rows(c->gp + e0 * p->chunk * 16, p->chunk * 16, c->g + e0 * 16, p->lde, e1 - e0, NULL, n);
-    for (long r = 0; r < n; r++) c->g[r * p->lde + p->E] = b[r];
+    add_column(p, (values_t){c->g}, b, c->qat, n);
 }
 
 static void absorb_queries(const plan_t *p, const chunk_t *c, sums_t *s, long n, long e0, long e1) {
     accumulate(s->r + e0 * p->Fr * 16, p->Fr * 16, p->F, e1 - e0, c->qphi, p->ldf, c->gp + e0 * p->chunk * 16, p->chunk * 16, 16,
                n, (ahead_t){0});
-    for (long r = 0; r < n; r++) {
-        float b = c->g[r * p->lde + p->E];
-        for (long i = 0; i < p->F; i += WIDTH) store(s->rz + i, load(s->rz + i) + b * load(c->qphi + r * p->ldf + i));
+    for (long i = 0; i < p->F; i += 2 * WIDTH) {
+        vec total[2] = {load(s->rz + i), load(s->rz + i + WIDTH)};
+        for (long r = 0; r < n; r++)
+            for (int l = 0; l < 2; l++) total[l] += c->g[r * p->lde + p->E] * load(c->qphi + r * p->ldf + i + l * WIDTH);
+        store(s->rz + i, total[0]), store(s->rz + i + WIDTH, total[1]);
     }
 }
 
@@ -232,12 +252,12 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     long panel = p->chunk * 16, columns = (p->E + 1) * 16;
     c->kat = angles(c->kcos, p->k_turn, call->k_first + first, call->k_len, n);
     load_features(p, c->kx, c->kphi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, c->kat, n);
-    load_values(p, c->v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, n);
-    for (long r = 0; r < n; r++) c->v[r * p->lde + p->E] = 1;
+    values_t v = {c->v, c->vc, c->vs};
+    load_values(p, v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, c->kat, n);
+    add_column(p, v, NULL, c->kat, n);
     term_t for_dk[3], for_dv[2] = {{c->kphi, p->ldf, s->r, p->Fr * 16, 16, p->F, FULL}, {c->w, p->chunk, c->gp, panel, 16, n, UPPER}};
     int count = 0;
     if (p->halves == 2) {
-        turn_values(c->vc, c->vs, c->v, p->lde, p->E + 1, c->kat, n);
         for_dk[count++] = (term_t){c->vc, p->lde, s->rt, p->Er * 16, 16, p->E + 1, FULL};
         for_dk[count++] = (term_t){c->vs, p->lde, s->rt + p->nd * p->Er * 16, p->Er * 16, 16, p->E + 1, FULL};
     } else {
@@ -248,14 +268,21 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + step);
     ahead_t keys = ahead_of(p, key, value, with_queries ? least(p->chunk, first) : least(p->chunk, at.s - first - n));
     for_dk[count] = (term_t){c->p, p->chunk, c->qp, panel, 16, n, UPPER};
+    rows_t dk = rows_of(p, call->dk, call->dks, at.b, at.hk, at.row + first);
+    rows_t dv = rows_of(p, call->dv, call->dvs, at.b, at.hk, at.row + first);
+    int alone = !mask && !(with_queries && p->groups > 1); /* sums are final, and none of their rows is left out */
+    int direct_k = alone && p->D % 16 == 0, direct_v = alone && p->E % 16 == 0;
+    target_t to_k = direct_k ? target_of(p, dk, 0) : (target_t){.data = (char *)c->dx, .ld = p->ldx};
+    target_t to_v = direct_v ? target_of(p, dv, 0) : (target_t){.data = (char *)c->dv, .ld = p->lde};
+    if (direct_k && call->relu) to_k.gate = c->kx, to_k.ldg = p->ldx;
     if (!with_queries) {
-        combine(c->dx, p->ldx, n, p->nd, for_dk, count, NULL, 0, keys);
-        combine(c->dv, p->lde, n, p->ne, for_dv, 1, NULL, 0, (ahead_t){0});
+        combine(to_k, n, p->nd, for_dk, count, keys);
+        combine(to_v, n, p->ne, for_dv, 1, (ahead_t){0});
     }
     for (long g = 0; g < p->groups && with_queries; g++) {
         long h = at.hk * p->groups + g, query = first - (at.s - at.n);
-        load_queries(p, c, at, h, query, n, 1);
-        panel_queries(p, c, at, h, query, n, 0, p->ne);
+        load_queries(p, c, at, h, query, n, FOR_R);
+        if (finds_b(call)) column_of_b(p, c, at, h, query, n);
         transpose(c->qt, p->Dp * 16, c->qx, p->ldx, n, p->D);
         panel_rows(c->qp, panel, c->qx, p->ldx, p->nd, NULL, n);
         transpose(c->gt, columns, c->g, p->lde, n, p->E + 1);
@@ -265,18 +292,20 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
         rows_t q = rows_of(p, call->q, call->qs, at.b, h, at.row + query - p->chunk);
         rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + query - p->chunk);
         ahead_t queries = ahead_of(p, q, grad, least(p->chunk, query));
-        combine(c->dx, p->ldx, n, p->nd, for_dk + skip_k, count + 1 - skip_k, NULL, g > 0, keys);
-        combine(c->dv, p->lde, n, p->ne, for_dv + skip_v, 2 - skip_v, NULL, g > 0, queries);
+        to_k.add = to_v.add = g > 0;
+        combine(to_k, n, p->nd, for_dk + skip_k, count + 1 - skip_k, keys);
+        combine(to_v, n, p->ne, for_dv + skip_v, 2 - skip_v, queries);
         absorb_queries(p, c, s, n, 0, p->ne);
     }
-    rows_t dk = rows_of(p, call->dk, call->dks, at.b, at.hk, at.row + first);
-    rows_t dv = rows_of(p, call->dv, call->dvs, at.b, at.hk, at.row + first);
-    for (long r = 0; r < n; r++) {
+    for (long r = 0; r < n && !direct_k; r++) {
         float *d = c->dx + r * p->ldx, *x = c->kx + r * p->ldx;
-        if (mask && !mask[r]) memset(d, 0, 4 * (size_t)p->Dp), memset(c->dv + r * p->lde, 0, 4 * (size_t)p->Ep);
+        if (mask && !mask[r]) memset(d, 0, 4 * (size_t)p->Dp);
         else if (call->relu)
             for (long i = 0; i < p->Dp; i += WIDTH) store(d + i, keep(~(load(x + i) <= 0), load(d + i)));
         store_row(dk.data + r * dk.stride, d, p->D, call->dtype);
+    }
+    for (long r = 0; r < n && !direct_v; r++) {
+        if (mask && !mask[r]) memset(c->dv + r * p->lde, 0, 4 * (size_t)p->Ep);
         store_row(dv.data + r * dv.stride, c->dv + r * p->lde, p->E, call->dtype);
     }
 }

@@ -117,11 +117,9 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     int from_state = state != NULL, inside = call->causal != 0, count = from_state + inside;
     rows_t next = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
     ahead_t ahead = ahead_of(p, next, (rows_t){0}, least(p->chunk, at.n - first - n));
-    if (direct && call->dtype == BF16)
-        combine_half(out.data + e0 * 32, p->E, n, e1 - e0, terms + !from_state, count, q->inverse, ahead);
-    else
-        combine(direct ? (float *)out.data + e0 * 16 : q->out, direct ? p->E : p->lde, n, e1 - e0, terms + !from_state, count,
-                q->inverse, 0, ahead);
+    target_t to = direct ? target_of(p, out, e0) : (target_t){.data = (char *)q->out, .ld = p->lde};
+    to.scale = q->inverse;
+    combine(to, n, e1 - e0, terms + !from_state, count, ahead);
     if (!direct)
         for (long r = 0; r < n; r++)
             store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,

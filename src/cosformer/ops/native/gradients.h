@@ -64,9 +64,9 @@ static void phase_dq(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     for (long g = 0; g < p->groups; g++)
         for (long row = first; row < last; row += p->chunk) {
             long h = at.hk * p->groups + g, n = least(p->chunk, last - row);
-            load_queries(p, c, at, h, row, n, with_r);
+            load_queries(p, c, at, h, row, n, with_r ? FOR_DQ | FOR_R : FOR_DQ);
             queries_dq(p, c, s, at, h, row, n, 0, p->nd);
-            if (with_r) panel_queries(p, c, at, h, row, n, 0, p->ne), absorb_queries(p, c, s, n, 0, p->ne);
+            if (with_r) column_of_b(p, c, at, h, row, n), absorb_queries(p, c, s, n, 0, p->ne);
         }
 }
 
@@ -75,8 +75,8 @@ static void phase_r(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long e0, 
     for (long g = 0; g < p->groups; g++)
         for (long first = 0; first < at.n; first += p->chunk) {
             long n = least(p->chunk, at.n - first);
-            load_queries(p, c, at, at.hk * p->groups + g, first, n, 1);
-            panel_queries(p, c, at, at.hk * p->groups + g, first, n, e0, e1);
+            load_queries(p, c, at, at.hk * p->groups + g, first, n, FOR_R);
+            column_of_b(p, c, at, at.hk * p->groups + g, first, n);
             absorb_queries(p, c, s, n, e0, e1);
         }
     finish_r(p, s, at, e0, e1);

@@ -86,6 +86,12 @@ INLINE rows_t own_rows(const plan_t *p, char *data, long head, long n, long widt
     return (rows_t){data + (head * n + row) * width * (long)p->size, width * (long)p->size};
 }
 
+/* Results straight into a tensor, from panel e0 on; whole panels only. */
+INLINE target_t target_of(const plan_t *p, rows_t to, long e0) {
+    long size = (long)p->size;
+    return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = p->call->dtype == BF16};
+}
+
 /* Up to `rows` rows of two tensors, to be fetched ahead. */
 INLINE ahead_t ahead_of(const plan_t *p, rows_t x, rows_t value, long rows) {
     return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size}, {value.data, value.stride, rows, p->E * (long)p->size}}};
@@ -187,16 +193,58 @@ static void load_panels(const plan_t *p, float *to, rows_t from, const uint8_t *
     }
 }
 
-/* Rows of v or of a gradient, times scale[r] where given; masked rows are zero. */
-static void load_values(const plan_t *p, float *to, rows_t from, const uint8_t *mask, const float *scale, long n) {
-    for (long r = 0; r < n; r++, to += p->lde) {
-        if (mask && !mask[r]) {
-            memset(to, 0, sizeof(float) * (size_t)p->Ep);
-            continue;
+/* Forms of rows of v or of a gradient: as they are, times the cosine and the sine of each (NULL: not wanted), and as panels
+ * [ne][chunk][16] (NULL: not wanted). */
+typedef struct {
+    float *rows, *cos, *sin, *panels;
+} values_t;
+
+/* Rows times scale[r] where given, in these forms; masked rows are zero. */
+INLINE void values_of(const plan_t *p, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at, long n,
+                      long E, int64_t dtype) {
+    long Ep = round_up(E, 16);
+    for (long r = 0; r < n; r++) {
+        const char *row = from.data + r * from.stride;
+        float *rows = to.rows + r * p->lde;
+        int64_t kind = dtype;
+        if (E % WIDTH || (mask && !mask[r])) { /* by way of the rows */
+            if (mask && !mask[r]) memset(rows, 0, 4 * (size_t)Ep);
+            else load_row(rows, row, E, dtype);
+            row = (const char *)rows, kind = F32;
         }
-        load_row(to, from.data + r * from.stride, p->E, p->call->dtype);
-        if (scale)
-            for (long i = 0; i < p->Ep; i += WIDTH) store(to + i, load(to + i) * scale[r]);
+        float factor = scale ? scale[r] : 1, c = to.cos ? at.cos[r] : 1, s = to.cos ? at.sin[r] : 0;
+#pragma GCC unroll 8
+        for (long i = 0; i < E; i += WIDTH) {
+            vec x = load_some(row, i, kind);
+            if (scale) x *= factor;
+            store(rows + i, x);
+            if (to.cos) store(to.cos + r * p->lde + i, x * c), store(to.sin + r * p->lde + i, x * s);
+            if (to.panels) store(to.panels + i / 16 * p->chunk * 16 + r * 16 + i % 16, x);
+        }
+        for (long i = round_up(E, WIDTH); i < Ep; i += WIDTH) { /* the rest of the last panel */
+            store(rows + i, (vec){});
+            if (to.cos) store(to.cos + r * p->lde + i, (vec){}), store(to.sin + r * p->lde + i, (vec){});
+            if (to.panels) store(to.panels + i / 16 * p->chunk * 16 + r * 16 + i % 16, (vec){});
+        }
+    }
+}
+
+static void load_values(const plan_t *p, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at, long n) {
+    int usual = !mask && p->call->dtype == F32;
+    if (!at.cos) to.cos = to.sin = NULL;
+    /* the usual cases, with all that is known of them */
+    if (usual && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, F32);
+    else if (usual && p->E == 32) values_of(p, to, from, NULL, scale, at, n, 32, F32);
+    else if (p->call->dtype == F32) values_of(p, to, from, mask, scale, at, n, p->E, F32);
+    else values_of(p, to, from, mask, scale, at, n, p->E, BF16);
+}
+
+/* One more column, behind the values. */
+INLINE void add_column(const plan_t *p, values_t to, const float *column, angles_t at, long n) {
+    for (long r = 0; r < n; r++) {
+        float x = column ? column[r] : 1;
+        to.rows[r * p->lde + p->E] = x;
+        if (to.cos && at.cos) to.cos[r * p->lde + p->E] = x * at.cos[r], to.sin[r * p->lde + p->E] = x * at.sin[r];
     }
 }
 

@@ -46,8 +46,10 @@ static void short_task(const void *context, int64_t task, char *scratch) {
     }
     rows_t out = own_rows(p, call->out, at.b * call->H + h, n, p->E, 0);
     term_t term = {q.weights, p->chunk, k.vp, p->chunk * 16, 16, s, call->causal ? LOWER : FULL};
-    int direct = call->dtype == F32 && p->E % 16 == 0;
-    combine(direct ? (float *)out.data : q.out, direct ? p->E : p->lde, n, p->ne, &term, 1, q.inverse, 0, (ahead_t){0});
+    int direct = p->E % 16 == 0;
+    target_t to = direct ? target_of(p, out, 0) : (target_t){.data = (char *)q.out, .ld = p->lde};
+    to.scale = q.inverse;
+    combine(to, n, p->ne, &term, 1, (ahead_t){0});
     if (!direct)
         for (long r = 0; r < n; r++) store_row(out.data + r * out.stride, q.out + r * p->lde, p->E, call->dtype);
 }

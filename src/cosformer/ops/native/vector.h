@@ -170,7 +170,7 @@ static void triangle(float *to, long ld, long rows, int keys_first, const float 
 }
 
 /* Combine: to[r][columns] = scale[r] * sum over the terms of a[r] times the panels, in one pass over the registers.
- * A term of a triangle reads only the part that is not zero. With `add` the sums start from what `to` holds, in whole tiles. */
+ * A term of a triangle reads only the part that is not zero. */
 typedef struct {
     const float *a;
     long ld;
@@ -179,14 +179,25 @@ typedef struct {
     enum { FULL, LOWER, UPPER } part;
 } term_t;
 
-INLINE void combine_tile(int rows, int half, char *to, long ld, long r0, long live, long p, const term_t *terms, int count,
-                         const float *scale, int add) {
+/* Where sums go, and what happens to them on the way. */
+typedef struct {
+    char *data;
+    long ld;            /* elements from row to row */
+    int half;           /* rounded to bfloat16 */
+    int add;            /* to what is there (float, whole tiles) */
+    const float *scale; /* of each row, or NULL */
+    const float *gate;  /* rows [ldg]: zero where the gate is not above zero, or NULL */
+    long ldg;
+} target_t;
+
+INLINE void combine_tile(int rows, int half, const target_t *to, long r0, long live, long p, const term_t *terms, int count) {
+    char *data = to->data + (r0 * to->ld + p * 16) * (half ? 2 : 4);
     vec sums[ROWS][LANES];
-    if (add) {
+    if (to->add) {
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++) sums[r][l] = load((float *)to + r * ld + l * WIDTH);
+            for (int l = 0; l < LANES; l++) sums[r][l] = load((float *)data + r * to->ld + l * WIDTH);
     } else clear(rows, sums);
     for (int t = 0; t < count; t++) {
         const term_t *x = terms + t;
@@ -194,39 +205,39 @@ INLINE void combine_tile(int rows, int half, char *to, long ld, long r0, long li
         tile_of(rows, sums, x->a + r0 * x->ld + from, x->ld, 1, x->b + p * x->b_panel + from * x->b_row, x->b_row,
                 until - from);
     }
+    if (to->scale)
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++) sums[r][l] *= to->scale[r0 + r];
+    if (to->gate)
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++)
+                sums[r][l] = keep(~(load(to->gate + (r0 + r) * to->ldg + p * 16 + l * WIDTH) <= 0), sums[r][l]);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
-        if (r < live)
+        if (r < live) {
 #pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++) {
-                vec x = scale ? sums[r][l] * scale[r] : sums[r][l];
-                if (half) *(hloose *)((uint16_t *)to + r * ld + l * WIDTH) = narrow(x);
-                else store((float *)to + r * ld + l * WIDTH, x);
-            }
-}
-
-INLINE void combine_as(int half, char *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale,
-                       int add, ahead_t ahead) {
-    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS)), size = half ? 2 : 4;
-    for (long p = 0; p < panels; p++)
-        for (long r0 = 0; r0 < rows; r0 += ROWS) {
-            if (share) fetch(&ahead, share);
-            char *tile_to = to + (r0 * ld + p * 16) * size;
-            const float *tile_scale = scale ? scale + r0 : NULL;
-            long live = least(ROWS, rows - r0);
-            BY_THIRDS(live, combine_tile, half, tile_to, ld, r0, live, p, terms, count, tile_scale, add);
+            for (int l = 0; l < LANES; l++)
+                if (half) *(hloose *)((uint16_t *)data + r * to->ld + l * WIDTH) = narrow(sums[r][l]);
+                else store((float *)data + r * to->ld + l * WIDTH, sums[r][l]);
         }
 }
 
-static void combine(float *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale, int add,
-                    ahead_t ahead) {
-    combine_as(0, (char *)to, ld, rows, panels, terms, count, scale, add, ahead);
+INLINE void combine_as(int half, target_t to, long rows, long panels, const term_t *terms, int count, ahead_t ahead) {
+    long share = fetch_share(&ahead, panels * ((rows + ROWS - 1) / ROWS));
+    for (long p = 0; p < panels; p++)
+        for (long r0 = 0; r0 < rows; r0 += ROWS) {
+            if (share) fetch(&ahead, share);
+            BY_THIRDS(rows - r0, combine_tile, half, &to, r0, least(ROWS, rows - r0), p, terms, count);
+        }
 }
 
-/* The same, rounded to bfloat16. */
-static void combine_half(char *to, long ld, long rows, long panels, const term_t *terms, int count, const float *scale,
-                         ahead_t ahead) {
-    combine_as(1, to, ld, rows, panels, terms, count, scale, 0, ahead);
+static void combine(target_t to, long rows, long panels, const term_t *terms, int count, ahead_t ahead) {
+    if (to.half) combine_as(1, to, rows, panels, terms, count, ahead);
+    else combine_as(0, to, rows, panels, terms, count, ahead);
 }
 
 /* Transpose: rows of `from` (columns at stride 1) become columns of panels: to[r / 16][c][r % 16] = from[r][c].
