@@ -66,7 +66,7 @@ static void load_keys_for_dq(const plan_t *p, chunk_t *c, head_t at, long first,
     const uint8_t *mask = mask_of(call, at, first);
     c->kat = angles(c->kcos, p->k_turn, call->k_first + first, call->k_len, n);
     load_features(p, c->kx, NULL, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, c->kat, n);
-    values_t v = {c->v};
+    values_t v = {.rows = c->v};
     load_values(p, v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, c->kat, n);
     if (!finds_b(call)) add_column(p, v, NULL, c->kat, n);
     long panel = p->chunk * 16;
@@ -231,7 +231,7 @@ static void transpose_r(const plan_t *p, sums_t *s) {
 /* b beside g, where the dq pass found it. */
 static void column_of_b(const plan_t *p, chunk_t *c, head_t at, long h, long first, long n) {
     const float *b = p->call->b + (at.b * p->call->H + h) * p->call->N + at.row + first;
-    add_column(p, (values_t){c->g}, b, c->qat, n);
+    add_column(p, (values_t){.rows = c->g}, b, c->qat, n);
 }
 
 static void absorb_queries(const plan_t *p, const chunk_t *c, sums_t *s, long n, long e0, long e1) {
@@ -252,7 +252,7 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     long panel = p->chunk * 16, columns = (p->E + 1) * 16;
     c->kat = angles(c->kcos, p->k_turn, call->k_first + first, call->k_len, n);
     load_features(p, c->kx, c->kphi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, c->kat, n);
-    values_t v = {c->v, c->vc, c->vs};
+    values_t v = {.rows = c->v, .cos = c->vc, .sin = c->vs};
     load_values(p, v, rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, c->kat, n);
     add_column(p, v, NULL, c->kat, n);
     term_t for_dk[3], for_dv[2] = {{c->kphi, p->ldf, s->r, p->Fr * 16, 16, p->F, FULL}, {c->w, p->chunk, c->gp, panel, 16, n, UPPER}};

@@ -168,7 +168,7 @@ INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, cons
 
 static void load_features(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
     int64_t dtype = p->call->dtype;
-    int relu = p->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask && phi;
+    int relu = p->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask;
     /* the usual cases, with all that is known of them */
     if (usual && dtype == F32 && p->D == 64) features_of(p, x, phi, from, NULL, at, n, 64, F32, 1, 1);
     else if (usual && dtype == F32 && p->D == 32) features_of(p, x, phi, from, NULL, at, n, 32, F32, 1, 1);
@@ -178,19 +178,26 @@ static void load_features(const plan_t *p, float *x, float *phi, rows_t from, co
 }
 
 /* Rows of v as panels e0 to e1; masked rows are zero. */
-static void load_panels(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n) {
+INLINE void panels_of(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n, long E,
+                      int64_t dtype) {
     for (long r = 0; r < n; r++) {
         const char *row = from.data + r * from.stride;
+#pragma GCC unroll 4
         for (long e = e0; e < e1; e++) {
             float *panel = to + ((e - e0) * p->chunk + r) * 16;
             if (mask && !mask[r]) memset(panel, 0, 64);
-            else if (e * 16 + 16 > p->E) load_row(panel, row + e * 16 * (long)p->size, p->E - e * 16, p->call->dtype);
-            else if (p->call->dtype == F32)
-                for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, F32));
+            else if (e * 16 + 16 > E) load_row(panel, row + e * 16 * (long)p->size, E - e * 16, dtype);
             else
-                for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, BF16));
+                for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, dtype));
         }
     }
+}
+
+static void load_panels(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n) {
+    int usual = p->E == 64 && e1 - e0 == 4 && !mask;
+    if (p->call->dtype == F32) panels_of(p, to, from, mask, e0, e1, n, p->E, F32);
+    else if (usual) panels_of(p, to, from, NULL, 0, 4, n, 64, BF16);
+    else panels_of(p, to, from, mask, e0, e1, n, p->E, BF16);
 }
 
 /* Forms of rows of v or of a gradient: as they are, times the cosine and the sine of each (NULL: not wanted), and as panels
@@ -230,12 +237,13 @@ INLINE void values_of(const plan_t *p, values_t to, rows_t from, const uint8_t *
 }
 
 static void load_values(const plan_t *p, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at, long n) {
-    int usual = !mask && p->call->dtype == F32;
+    int64_t dtype = p->call->dtype;
     if (!at.cos) to.cos = to.sin = NULL;
     /* the usual cases, with all that is known of them */
-    if (usual && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, F32);
-    else if (usual && p->E == 32) values_of(p, to, from, NULL, scale, at, n, 32, F32);
-    else if (p->call->dtype == F32) values_of(p, to, from, mask, scale, at, n, p->E, F32);
+    if (!mask && dtype == F32 && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, F32);
+    else if (!mask && dtype == F32 && p->E == 32) values_of(p, to, from, NULL, scale, at, n, 32, F32);
+    else if (!mask && dtype == BF16 && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, BF16);
+    else if (dtype == F32) values_of(p, to, from, mask, scale, at, n, p->E, F32);
     else values_of(p, to, from, mask, scale, at, n, p->E, BF16);
 }
 

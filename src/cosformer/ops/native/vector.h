@@ -10,6 +10,11 @@
 
 #define LANES (16 / WIDTH) /* vectors in a row of a panel */
 #define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define ONE_COPY
+#else
+#define ONE_COPY __attribute__((noinline, noclone)) /* GCC runs out of registers in copies made for some of the callers */
+#endif
 
 typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef float loose __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* unaligned */
@@ -28,7 +33,13 @@ INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
 
 /* bfloat16 to and from float */
-INLINE vec widen(hvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
+INLINE vec widen(hvec x) {
+#if WIDTH == 8 && defined(__AVX2__) && !defined(__clang__) /* which GCC takes three instructions for, and this is one */
+    return (vec)((uvec)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))x) << 16);
+#else
+    return (vec)(__builtin_convertvector(x, uvec) << 16);
+#endif
+}
 
 INLINE hvec narrow(vec x) { /* to nearest, ties to even; NaN stays NaN */
     uvec bits = (uvec)x, not_a_number = (uvec)(x != x);
@@ -190,6 +201,12 @@ typedef struct {
     long ldg;
 } target_t;
 
+/* A tile rounded to bfloat16. Not inline: what rounding needs would take registers from the sums. */
+static __attribute__((noinline)) void store_half(uint16_t *to, long ld, float *tile, long rows) {
+    for (long r = 0; r < rows; r++, to += ld, tile += 16)
+        for (int l = 0; l < 16; l += WIDTH) *(hloose *)(to + l) = narrow(load(tile + l));
+}
+
 INLINE void combine_tile(int rows, int half, const target_t *to, long r0, long live, long p, const term_t *terms, int count) {
     char *data = to->data + (r0 * to->ld + p * 16) * (half ? 2 : 4);
     vec sums[ROWS][LANES];
@@ -216,14 +233,19 @@ INLINE void combine_tile(int rows, int half, const target_t *to, long r0, long l
 #pragma GCC unroll 4
             for (int l = 0; l < LANES; l++)
                 sums[r][l] = keep(~(load(to->gate + (r0 + r) * to->ldg + p * 16 + l * WIDTH) <= 0), sums[r][l]);
+    if (half) {
+        float tile[ROWS][LANES * WIDTH];
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; r++)
-        if (r < live) {
+        for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++)
-                if (half) *(hloose *)((uint16_t *)data + r * to->ld + l * WIDTH) = narrow(sums[r][l]);
-                else store((float *)data + r * to->ld + l * WIDTH, sums[r][l]);
-        }
+            for (int l = 0; l < LANES; l++) store(tile[r] + l * WIDTH, sums[r][l]);
+        store_half((uint16_t *)data, to->ld, tile[0], least(rows, live));
+    } else
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+            if (r < live)
+#pragma GCC unroll 4
+                for (int l = 0; l < LANES; l++) store((float *)data + r * to->ld + l * WIDTH, sums[r][l]);
 }
 
 INLINE void combine_as(int half, target_t to, long rows, long panels, const term_t *terms, int count, ahead_t ahead) {
@@ -235,7 +257,7 @@ INLINE void combine_as(int half, target_t to, long rows, long panels, const term
         }
 }
 
-static void combine(target_t to, long rows, long panels, const term_t *terms, int count, ahead_t ahead) {
+static ONE_COPY void combine(target_t to, long rows, long panels, const term_t *terms, int count, ahead_t ahead) {
     if (to.half) combine_as(1, to, rows, panels, terms, count, ahead);
     else combine_as(0, to, rows, panels, terms, count, ahead);
 }
