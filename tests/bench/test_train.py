@@ -1,6 +1,7 @@
 """``cosformer bench train``: its ratios, its variants, its tables; at sizes that take seconds."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,14 @@ def test_a_file_of_wide_models_has_its_own_place() -> None:
     assert train.marker(found(256)) == train.marker(found(256, 512)) == train.marker(found()) == "bench train"
     assert train.marker(found(512)) == "bench wide"
     assert train.marker(found(256) | {"command": "cosformer bench train --attentions all"}) == "bench train_zoo"
+
+
+def test_a_timed_update_follows_an_untimed_one_of_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What training repeats is one model's update; the memory that another one left behind is not its matter."""
+    order: list[str] = []
+    monkeypatch.setattr(measure, "_seconds", lambda action, calls: action() or order.append("timed") or 1.0)
+    monkeypatch.setattr(steps, "attempt", lambda build, memory: (partial(order.append, build()), ""))
+    monkeypatch.setattr(steps, "training_step", lambda name, batch: name)
+    monkeypatch.setattr(train, "language_model", lambda label, *_: (label, {}))
+    rows(16, ["cosformer"])
+    assert order == ["softmax", "softmax", "timed", "cosformer", "cosformer", "timed"]
