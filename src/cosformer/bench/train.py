@@ -20,6 +20,7 @@ LENGTHS = (512, 2048, 8192)
 QUICK_LENGTHS = (512, 2048)
 WIDTHS = (256,)
 LAYERS, HEADS, WIDENING, VOCABULARY = 4, 4, 4, 256
+ACTIVATION = "relu"  # as in the paper's language model
 TOKENS = 16_384
 QUICK_TOKENS = 4096
 ATTENTIONS = "cosformer"
@@ -107,6 +108,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     terminal.status("")
     settings = {"layers": LAYERS, "heads": HEADS, "feed forward": f"{WIDENING} x width", "vocabulary": VOCABULARY}
     settings |= {
+        "activation": ACTIVATION,
         "tokens": tokens,
         "repeats": repeats,
         "dropout": 0,
@@ -181,6 +183,7 @@ def language_model(label: str, n: int, width: int, tokens: int) -> tuple[Any, di
         is_decoder=True,
         attention=attention,
         attention_options={"backend": backend} if backend else None,
+        hidden_act=ACTIVATION,
         hidden_dropout_prob=0.0,
     )
     ids = torch.randint(0, VOCABULARY, (max(1, tokens // n), n))

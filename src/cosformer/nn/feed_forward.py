@@ -10,7 +10,7 @@ from torch import Tensor, nn
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
+    "relu": partial(F.relu, inplace=True),  # of a fresh product, which nothing else reads: a pass over memory less
     "silu": F.silu,
     "tanh": torch.tanh,
 }
