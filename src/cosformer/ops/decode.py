@@ -37,8 +37,9 @@ def repeat(
         return None
     if _unfit(q) or _unfit(k) or _unfit(v):
         return None
-    kv, z = state.kv, state.z
-    steps, kv_at, z_at = state.__dict__.get("_made", _UNKNOWN)
+    known = state.__dict__  # its fields, without the detour by way of attributes
+    kv, z = known["kv"], known["z"]
+    steps, kv_at, z_at = known.get("_made", _UNKNOWN)
     if steps is not None and kv.data_ptr() == kv_at and z.data_ptr() == z_at:
         # a step made these sums, and nobody has put others in their place since: they need no second look
         if (kv.requires_grad or z.requires_grad) and torch.is_grad_enabled():
@@ -47,14 +48,17 @@ def repeat(
         steps = _known.get(_kind(q, k, v, max_len, eps))
         if steps is None or _unfit(kv) or _unfit(z) or not steps.go_on_from(kv, z):
             return None
-    if not steps.take(q, k, v, max_len, eps) or state.max_len != max_len:
+        kv_at, z_at = kv.data_ptr(), z.data_ptr()
+    if not steps.take(q, k, v, max_len, eps) or known["max_len"] != max_len:
         return None
     if torch.is_autocast_enabled("cpu") or in_a_mode():
         return None
-    first = state.seen
+    first = known.get("_seen")
+    if first is None:
+        first = state.seen
     if first >= steps.max_len:
         return None  # the operator says that the state is full
-    out, kv, z, kv_at, z_at = steps(q, k, v, kv, z, first)
+    out, kv, z, kv_at, z_at = steps(q, k, v, kv, z, kv_at, z_at, first)
     return out, LinearState.after_step(kv, z, first + 1, steps.max_len, (steps, kv_at, z_at))
 
 

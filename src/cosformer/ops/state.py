@@ -30,7 +30,8 @@ class LinearState:
         Setting the fields at once and leaving ``position`` until somebody asks for it saves a tenth of such a step.
         """
         state = object.__new__(cls)
-        state.__dict__.update(kv=kv, z=z, max_len=max_len, _seen=seen, _made=made)
+        fields = state.__dict__
+        fields["kv"], fields["z"], fields["max_len"], fields["_seen"], fields["_made"] = kv, z, max_len, seen, made
         return state
 
     def __getattr__(self, name: str) -> Any:

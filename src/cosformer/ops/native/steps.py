@@ -56,17 +56,30 @@ class Steps:
         return (kv.shape, z.shape) == self._state and kv.dtype is torch.float32 and z.dtype is torch.float32
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, first: int
+        self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, z: Tensor, kv_at: int, z_at: int, first: int
     ) -> tuple[Tensor, Tensor, Tensor, int, int]:
-        """``out [B,H,1,E]`` of the token at position ``first``, the new state, and the addresses of its two tensors."""
+        """``out [B,H,1,E]`` of the token at position ``first``, the new state, and the addresses of its two tensors.
+
+        ``kv_at``, ``z_at``: the addresses of the state's two.
+        """
         out, kv_next, z_next = torch.empty_like(q if self._out_like_q else v), self._empty_like(kv), torch.empty_like(z)
-        kv_at, z_at = kv_next.data_ptr(), z_next.data_ptr()
-        # fmt: off
+        kv_to, z_to = kv_next.data_ptr(), z_next.data_ptr()
         own = _OWN.pack(
-            torch.get_num_threads(), first, first, q.data_ptr(), k.data_ptr(), v.data_ptr(), kv.data_ptr(), z.data_ptr(), 0, 0,
-            out.data_ptr(), 0, kv_at, z_at,
+            torch.get_num_threads(),
+            first,
+            first,
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            kv_at,
+            z_at,
+            0,
+            0,
+            out.data_ptr(),
+            0,
+            kv_to,
+            z_to,
         )
-        # fmt: on
         if self._run(self._shared + own):
             raise MemoryError("the native kernels could not allocate their scratch memory")
-        return out, kv_next, z_next, kv_at, z_at
+        return out, kv_next, z_next, kv_to, z_to
