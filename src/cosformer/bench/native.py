@@ -215,7 +215,8 @@ def half_precision(mode: str, n: int, repeats: int) -> Iterator[Row]:
         if name != "kept"
     }
     named = {f"{name} {dtype}": action for (dtype, name), action in actions.items()}
-    times = interleaved(named, repeats=repeats, settle=True)
+    # two times that are nearly equal take more samples to tell apart
+    times = interleaved(named, repeats=4 * repeats, budget=40.0, settle=True)
     for name in ("forward", "backward"):
         half, single = times[f"{name} {torch.bfloat16}"], times[f"{name} {torch.float32}"]
         what = f"{mode} {name} in bfloat16, N={n:,}, against float32"
