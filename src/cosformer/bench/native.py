@@ -246,7 +246,7 @@ def one_step(repeats: int) -> Row:
     from cosformer.bench.results import measured
 
     terminal.status("one-token steps")
-    times = interleaved({"step": _stepping(1)[0]}, repeats=max(repeats, 9), settle=True)
+    times = interleaved({"step": _stepping(1)[0]}, repeats=max(6 * repeats, 9), settle=True)
     row = Row("native/step/1", f"one-token step, {PLAIN.name}", "µs", "lower", goal=STEP_MICROSECONDS)
     return measured(row, spread([1e6 * x for x in times["step"]]))
 
