@@ -37,7 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
         "dropout, against the same model with torch's softmax attention, the attentions taking turns, each timed update behind an "
-        "untimed one of the same model, with the allocator set as `cosformer train` sets it. Run it on a quiet machine. Needs cosformer[hf]."
+        "untimed one of the same model, with the allocator set as `cosformer train` sets it. Run it on a quiet machine. "
+        "Needs cosformer[hf]."
     )
     add = parser.add_argument
     add("--attentions", default=ATTENTIONS, metavar="NAME,...|all", help="besides softmax (default: %(default)s)")

@@ -53,9 +53,7 @@ def repeat(
         return None
     if torch.is_autocast_enabled("cpu") or in_a_mode():
         return None
-    first = known.get("_seen")
-    if first is None:
-        first = state.seen
+    first = state.seen
     if first >= steps.max_len:
         return None  # the operator says that the state is full
     out, kv, z, kv_at, z_at = steps(q, k, v, kv, z, kv_at, z_at, first)

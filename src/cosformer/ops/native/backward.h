@@ -175,10 +175,7 @@ static void queries_dq(const plan_t *p, chunk_t *c, const sums_t *s, head_t at, 
     rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + first + n);
     combine(to, n, d1 - d0, terms, count, ahead_of(p, next, grad, least(p->chunk, at.n - first - n)));
     if (finds_b(call)) finish_dq(p, c, s, dq, (at.b * call->H + h) * call->N + at.row + first, n);
-    else if (!direct)
-        for (long r = 0; r < n; r++)
-            store_row(dq.data + r * dq.stride + d0 * 16 * (long)p->size, c->dx + r * p->ldx + d0 * 16,
-                      least(p->D, d1 * 16) - d0 * 16, call->dtype);
+    else if (!direct) store_rows(p, dq, c->dx + d0 * 16, p->ldx, d0 * 16, least(p->D, d1 * 16), n);
 }
 
 /* The causal dq of one head, channels of panels d0 to d1. */
@@ -274,8 +271,10 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
     int direct_k = alone && p->D % 16 == 0, direct_v = alone && p->E % 16 == 0;
     target_t to_k = direct_k ? target_of(p, dk, 0) : (target_t){.data = (char *)c->dx, .ld = p->ldx};
     target_t to_v = direct_v ? target_of(p, dv, 0) : (target_t){.data = (char *)c->dv, .ld = p->lde};
-    if (direct_k && call->relu) to_k.gate = c->kx, to_k.ldg = p->ldx;
+    const float *gate = call->relu ? c->kx : NULL; /* of the final sums */
+    to_k.ldg = p->ldx;
     if (!with_queries) {
+        to_k.gate = gate;
         combine(to_k, n, p->nd, for_dk, count, keys);
         combine(to_v, n, p->ne, for_dv, 1, (ahead_t){0});
     }
@@ -293,21 +292,15 @@ static void keys_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at, long fir
         rows_t grad = rows_of(p, call->g_out, call->gs, at.b, h, at.row + query - p->chunk);
         ahead_t queries = ahead_of(p, q, grad, least(p->chunk, query));
         to_k.add = to_v.add = g > 0;
+        to_k.gate = g + 1 == p->groups ? gate : NULL;
         combine(to_k, n, p->nd, for_dk + skip_k, count + 1 - skip_k, keys);
         combine(to_v, n, p->ne, for_dv + skip_v, 2 - skip_v, queries);
         absorb_queries(p, c, s, n, 0, p->ne);
     }
-    for (long r = 0; r < n && !direct_k; r++) {
-        float *d = c->dx + r * p->ldx, *x = c->kx + r * p->ldx;
-        if (mask && !mask[r]) memset(d, 0, 4 * (size_t)p->Dp);
-        else if (call->relu)
-            for (long i = 0; i < p->Dp; i += WIDTH) store(d + i, keep(~(load(x + i) <= 0), load(d + i)));
-        store_row(dk.data + r * dk.stride, d, p->D, call->dtype);
-    }
-    for (long r = 0; r < n && !direct_v; r++) {
-        if (mask && !mask[r]) memset(c->dv + r * p->lde, 0, 4 * (size_t)p->Ep);
-        store_row(dv.data + r * dv.stride, c->dv + r * p->lde, p->E, call->dtype);
-    }
+    for (long r = 0; mask && r < n; r++)
+        if (!mask[r]) memset(c->dx + r * p->ldx, 0, 4 * (size_t)p->Dp), memset(c->dv + r * p->lde, 0, 4 * (size_t)p->Ep);
+    if (!direct_k) store_rows(p, dk, c->dx, p->ldx, 0, p->D, n);
+    if (!direct_v) store_rows(p, dv, c->dv, p->lde, 0, p->E, n);
 }
 
 static void causal_dkv(const plan_t *p, chunk_t *c, sums_t *s, head_t at) {

@@ -120,10 +120,7 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     target_t to = direct ? target_of(p, out, e0) : (target_t){.data = (char *)q->out, .ld = p->lde};
     to.scale = q->inverse;
     combine(to, n, e1 - e0, terms + !from_state, count, ahead);
-    if (!direct)
-        for (long r = 0; r < n; r++)
-            store_row(out.data + r * out.stride + e0 * 16 * (long)p->size, q->out + r * p->lde,
-                      least(p->E, e1 * 16) - e0 * 16, call->dtype);
+    if (!direct) store_rows(p, out, q->out, p->lde, e0 * 16, least(p->E, e1 * 16), n);
 }
 
 static void write_state(const plan_t *p, const float *state, const float *z, head_t at, long e0, long e1) {

@@ -129,6 +129,12 @@ INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
     }
 }
 
+/* Channels `from` to `until` of n rows, from floats that lie `ld` apart and start with channel `from`. */
+INLINE void store_rows(const plan_t *p, rows_t to, const float *rows, long ld, long from, long until, long n) {
+    for (long r = 0; r < n; r++)
+        store_row(to.data + r * to.stride + from * (long)p->size, rows + r * ld, until - from, p->call->dtype);
+}
+
 /* One vector of a row as floats. */
 INLINE vec load_some(const char *from, long i, int64_t dtype) {
     return dtype == F32 ? load((const float *)from + i) : widen(*(const hloose *)(from + 2 * i));

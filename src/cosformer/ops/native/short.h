@@ -50,8 +50,7 @@ static void short_task(const void *context, int64_t task, char *scratch) {
     target_t to = direct ? target_of(p, out, 0) : (target_t){.data = (char *)q.out, .ld = p->lde};
     to.scale = q.inverse;
     combine(to, n, p->ne, &term, 1, (ahead_t){0});
-    if (!direct)
-        for (long r = 0; r < n; r++) store_row(out.data + r * out.stride, q.out + r * p->lde, p->E, call->dtype);
+    if (!direct) store_rows(p, out, q.out, p->lde, 0, p->E, n);
 }
 
 static int dense(const call_t *call) {
