@@ -35,4 +35,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., C]"""
-        return self.narrow(self.dropout(self.act(self.widen(x))))
+        # As rows: of more dimensions a product comes as a view, and autograd pays for an activation in place on a view
+        # with three copies of the widened tensor.
+        rows = x.reshape(-1, x.shape[-1])
+        return self.narrow(self.dropout(self.act(self.widen(rows)))).view(x.shape)
