@@ -13,7 +13,7 @@ trap 'rm -rf "$folder"' EXIT
 
 # the kernels' own tests, and every test of the operator that runs them
 [ $# -gt 0 ] || set -- tests/ops/test_native.py tests/ops/test_decode.py tests/ops/test_backends.py tests/ops/test_state.py \
-    tests/ops/test_errors.py tests/ops/test_precision.py
+    tests/ops/test_errors.py tests/ops/test_precision.py tests/ops/test_projection.py
 # leaks are not reported: the interpreter and torch keep memory to the end
 LD_PRELOAD="$("$CC" -print-file-name=libasan.so) $("$CC" -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 COSFORMER_KERNELS="$folder/kernels.so" \

@@ -8,6 +8,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
     "peers": ("cosformer.bench.peers", "each attention against the independent package of the same method"),
     "native": ("cosformer.bench.native", "the compiled kernels against the machine's limit and their goals"),
+    "products": ("cosformer.bench.products", "linear layers over many rows: our products against torch's"),
     "data": ("cosformer.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
     "train": ("cosformer.bench.train", "tokens per second of each attention in a small language model; the engine"),

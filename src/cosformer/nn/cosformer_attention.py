@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosformer.nn.linear import Linear
 from cosformer.ops.dense import dense_scores
 from cosformer.ops.operator import cosformer_attention
 from cosformer.ops.problem import Problem
@@ -50,10 +51,10 @@ class CosformerAttention(nn.Module):
         self.max_len: int | None = None
         if max_len is not None:
             self.set_max_len(max_len)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.k_proj = nn.Linear(self.kdim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.v_proj = nn.Linear(self.vdim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.q_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.k_proj = Linear(self.kdim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.v_proj = Linear(self.vdim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

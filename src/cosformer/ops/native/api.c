@@ -48,3 +48,5 @@ EXPORT int cosformer_forward(const call_t *call) { return chosen->forward(call);
 EXPORT int cosformer_backward(const call_t *call) { return chosen->backward(call); }
 EXPORT int cosformer_dense(const call_t *call) { return chosen->dense(call); }
 EXPORT int cosformer_step(const call_t *call) { return chosen->step(call); }
+EXPORT int cosformer_product(const product_t *call) { return chosen->product(call); }
+EXPORT int cosformer_outer(const product_t *call) { return chosen->outer(call); }

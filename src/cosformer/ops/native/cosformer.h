@@ -5,7 +5,7 @@
  * E value channels, F features (2D with angles, D without). */
 #ifndef COSFORMER_H
 #define COSFORMER_H
-#define LAYOUT 2 /* of call_t: Python refuses a library with another one */
+#define LAYOUT 3 /* of call_t and product_t: Python refuses a library with another one */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +39,19 @@ typedef struct {
     float *b; /* gradient of the denominators [B,H,N], work space */
 } call_t;
 
+/* One product of many rows with a small matrix. Rows are contiguous; N and K are multiples of 16. */
+typedef struct {
+    int64_t threads, M, N, K;
+    int64_t transposed; /* w is [N,K], else [K,N] */
+    const float *x;     /* [M,K] */
+    int64_t ldx;
+    float *w;
+    int64_t ldw;
+    const float *bias; /* [N], or NULL */
+    float *y;          /* [M,N] */
+    int64_t ldy;
+} product_t;
+
 /* One build of the kernels, for one instruction set. Each returns 0, or 1 when memory ran out. */
 typedef struct {
     const char *name;
@@ -46,6 +59,8 @@ typedef struct {
     int (*backward)(const call_t *);
     int (*step)(const call_t *);
     int (*dense)(const call_t *);
+    int (*product)(const product_t *);
+    int (*outer)(const product_t *);
 } kernels_t;
 
 extern const kernels_t kernels_generic;

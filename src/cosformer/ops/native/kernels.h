@@ -12,5 +12,6 @@
 #include "gradients.h"
 #include "step.h"
 #include "short.h"
+#include "product.h"
 
-const kernels_t KERNELS = {NAME, forward, backward, step, dense};
+const kernels_t KERNELS = {NAME, forward, backward, step, dense, product, outer};

@@ -12,7 +12,9 @@ import torch
 NAME = "_kernels"
 #: members of call_t in cosformer.h, in order: shapes and switches, eps, then strides, positions and pointers as integers
 CALL = struct.Struct("13qd45q")
-LAYOUT = 2
+#: members of product_t in cosformer.h
+PRODUCT = struct.Struct("12q")
+LAYOUT = 3
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 
@@ -33,6 +35,8 @@ class Library:
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")
         self.dense = self._entry("cosformer_dense")
+        self.product = self._entry("cosformer_product")
+        self.outer = self._entry("cosformer_outer")
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self.choose(None)
 

@@ -1,0 +1,43 @@
+"""The linear layer: nn.Linear for whoever looks, and what every model's projections are made of."""
+
+import torch
+from torch import nn
+
+from cosformer import CosformerAttention, build_attention
+from cosformer.nn.feed_forward import FeedForward
+from cosformer.nn.linear import Linear
+from cosformer.nn.multihead import MultiHead
+
+
+def test_is_a_linear_layer():
+    torch.manual_seed(0)
+    ours = Linear(64, 80)
+    torch.manual_seed(0)
+    theirs = nn.Linear(64, 80)
+    assert isinstance(ours, nn.Linear)
+    assert all(a.equal(b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True))
+    few, many = torch.randn(3, 64), torch.randn(2, 4096, 64)
+    assert ours(few).equal(theirs(few))
+    torch.testing.assert_close(ours(many), theirs(many))
+
+
+def test_training_on_many_rows_is_the_same():
+    """An update through the kernels against one through torch's products."""
+    torch.manual_seed(0)
+    x, target = torch.randn(2, 4096, 64), torch.randn(2, 4096, 64)
+    gradients = []
+    for kind in (Linear, nn.Linear):
+        torch.manual_seed(1)
+        layers = nn.Sequential(kind(64, 128), nn.ReLU(inplace=True), kind(128, 64))
+        nn.functional.mse_loss(layers(x), target).backward()
+        gradients.append([p.grad for p in layers.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_every_projection_is_one():
+    attention = build_attention("cosformer", num_heads=2, head_dim=8, max_len=32, causal=True)
+    for module in (MultiHead(attention, 16), FeedForward(16, 32), CosformerAttention(16, 2)):
+        found = [type(part) for part in module.modules() if isinstance(part, nn.Linear)]
+        assert found
+        assert set(found) == {Linear}
