@@ -22,7 +22,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.words = Linear(config.hidden_size, config.vocab_size)
+        self.words: nn.Linear = Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,N,C] -> [B,N,vocab_size]"""
