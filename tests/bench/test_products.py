@@ -19,6 +19,7 @@ def test_a_goal_stands_where_models_use_our_products(monkeypatch, tmp_path, caps
     monkeypatch.setattr(products, "QUICK_SHAPES", ((32, 16), (16, 16)))
     monkeypatch.setattr(projection, "FEWEST_ROWS", 128)
     monkeypatch.setattr(projection, "FEWEST_CHANNELS", 16)
+    monkeypatch.setattr(projection, "LEAST_WORK", 1)
     monkeypatch.setattr(projection, "MEASURED", ("avx512", "avx2", "generic"))
     assert (
         main(["bench", "products", "--quick", "--repeats", "3", "--threads", "1", "--json", str(tmp_path / "p.json")])

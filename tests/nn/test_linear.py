@@ -16,7 +16,7 @@ def test_is_a_linear_layer():
     theirs = nn.Linear(64, 80)
     assert isinstance(ours, nn.Linear)
     assert all(a.equal(b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True))
-    few, many = torch.randn(3, 64), torch.randn(2, 4096, 64)
+    few, many = torch.randn(3, 64), torch.randn(2, 16384, 64)
     assert ours(few).equal(theirs(few))
     torch.testing.assert_close(ours(many), theirs(many))
 
@@ -24,7 +24,7 @@ def test_is_a_linear_layer():
 def test_training_on_many_rows_is_the_same():
     """An update through the kernels against one through torch's products."""
     torch.manual_seed(0)
-    x, target = torch.randn(2, 4096, 64), torch.randn(2, 4096, 64)
+    x, target = torch.randn(2, 8192, 64), torch.randn(2, 8192, 64)
     gradients = []
     for kind in (Linear, nn.Linear):
         torch.manual_seed(1)

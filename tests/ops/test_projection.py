@@ -39,6 +39,7 @@ def any_size(monkeypatch):
     """The kernels, and nothing else, for sizes that a test has time for and on every processor."""
     monkeypatch.setattr(projection, "FEWEST_ROWS", 1)
     monkeypatch.setattr(projection, "FEWEST_CHANNELS", 16)
+    monkeypatch.setattr(projection, "LEAST_WORK", 1)
     monkeypatch.setattr(projection, "MEASURED", ("avx512", "avx2", "generic"))
 
 
@@ -183,12 +184,13 @@ class Marked(torch.Tensor):
 def test_what_the_kernels_do_not_take(monkeypatch):
     """Each of these goes to torch's product; the first call shows that the rest is in order."""
     monkeypatch.setattr(projection, "MEASURED", (loaded().instructions,))
-    x, w, b = torch.randn(4096, 64), torch.randn(64, 64), torch.randn(64)
+    x, w, b = torch.randn(4096, 64), torch.randn(512, 64), torch.randn(512)
     assert takes(x, w, b)
     assert takes(x, w, None)
     assert not takes(x[:-1], w, b)
-    assert not takes(x, w[:63], b[:63])
-    assert not takes(x, w[:48], b[:48])
+    assert not takes(x, w[:496], b[:496])  # too little work
+    assert not takes(torch.randn(16384, 64), w[:511], b[:511])
+    assert not takes(torch.randn(65536, 64), w[:48], b[:48])
     assert not takes(x.double(), w.double(), b.double())
     assert not takes(x.bfloat16(), w, b)
     assert not takes(x, w.to("meta"), b)
@@ -196,7 +198,7 @@ def test_what_the_kernels_do_not_take(monkeypatch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not takes(x, w, b)
         assert project(x, w, b).dtype == torch.bfloat16
-    monkeypatch.setattr(projection, "LARGEST_WEIGHT", 64 * 64 - 1)
+    monkeypatch.setattr(projection, "LARGEST_WEIGHT", 512 * 64 - 1)
     assert not takes(x, w, b)
     monkeypatch.undo()
     monkeypatch.setattr(projection, "MEASURED", ())

@@ -17,7 +17,8 @@ from cosformer.ops.watchers import in_a_mode, needs_gradients
 # where `cosformer bench products` found the kernels ahead
 FEWEST_ROWS = 4096
 FEWEST_CHANNELS = 64
-LARGEST_WEIGHT = 1 << 20  # elements
+LARGEST_WEIGHT = 1 << 19  # elements
+LEAST_WORK = 1 << 27  # multiplications
 MULTIPLE = 16  # of channels, which the kernels need
 MEASURED = ("avx2",)  # instruction sets for which the kernels were compared with torch's products
 
@@ -39,8 +40,10 @@ def takes(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if torch.compiler.is_compiling():  # asked first: the sizes must not become guards of its graph
         return False
     n, k = weight.shape
-    fits = x.numel() >= FEWEST_ROWS * k and min(n, k) >= FEWEST_CHANNELS and n * k <= LARGEST_WEIGHT
-    if not fits or n % MULTIPLE or k % MULTIPLE or x.shape[-1] != k:
+    many = x.numel() >= FEWEST_ROWS * k and x.numel() * n >= LEAST_WORK
+    if not many or min(n, k) < FEWEST_CHANNELS or n * k > LARGEST_WEIGHT:
+        return False
+    if n % MULTIPLE or k % MULTIPLE or x.shape[-1] != k:
         return False
     tensors = (x, weight) if bias is None else (x, weight, bias)
     plain = all(
