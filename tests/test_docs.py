@@ -126,7 +126,18 @@ def test_measured_tables_are_those_of_the_committed_results(document: Path, name
 def test_what_was_measured_is_on_the_page_of_speed() -> None:
     """Every benchmark of speed has its place, filled where there are results: nothing waits for the site to be built."""
     shown = {name for document, name in MEASURED if document.name == "speed.md"}
-    assert shown == {"attention", "native", "train", "wide", "train_zoo", "text", "zoo", "peers", "generate"}
+    assert shown == {
+        "attention",
+        "native",
+        "train",
+        "wide",
+        "train_zoo",
+        "text",
+        "zoo",
+        "peers",
+        "generate",
+        "products",
+    }
     assert not re.findall(r"<!-- measured", "".join(PAGES.values()))
 
 
