@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from cosformer import cli
 from cosformer.recipes import RECIPES
@@ -55,6 +56,8 @@ def test_a_killed_queue_goes_on_and_uses_what_is_there(
     script = tmp_path / "cosformer_tiny.py"
     script.write_text(COSFORMER)
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    # sums depend on the threads in their last bits, and another test may have changed those of this process
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(RECIPES, "lm-wikitext2-small", RECIPES["lm-wikitext2-small"])
     monkeypatch.setattr("cosformer.reproduce.queue.launcher", None)
