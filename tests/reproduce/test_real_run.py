@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from cosformer import cli
 from cosformer.recipes import RECIPES
@@ -30,7 +29,7 @@ def tiny():
         task="lm",
         data=DataConfig("python", {"max_bytes": 100_000}, length=32, eval_rows=4),
         model=ModelConfig("roberta_base", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0),
-        train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none"),
+        train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none", threads=1),
     )
 
 RECIPES["lm-wikitext2-small"] = tiny
@@ -50,14 +49,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("one_thread")  # sums depend on the threads in their last bits
 def test_a_killed_queue_goes_on_and_uses_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "cosformer_tiny.py"
     script.write_text(COSFORMER)
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
-    # sums depend on the threads in their last bits, and another test may have changed those of this process
-    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(RECIPES, "lm-wikitext2-small", RECIPES["lm-wikitext2-small"])
     monkeypatch.setattr("cosformer.reproduce.queue.launcher", None)
