@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from cosformer.ops.native.library import loaded
+
 settings.register_profile(
     "default", max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
@@ -27,6 +29,18 @@ def nan_filled_memory():
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(params=["avx512", "avx2", "generic"])
+def instructions(request):
+    """Each build of the native kernels that this processor runs, by name."""
+    library = loaded()
+    try:
+        library.choose(request.param)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield request.param
+    library.choose(None)
 
 
 def write_out(q, k, v, *, causal=False, max_len=None, q_offset=0, align="absolute", key_mask=None, eps=1e-6):

@@ -479,21 +479,13 @@ def test_calls_from_several_threads_do_not_meet():
     assert not wrong
 
 
-@pytest.mark.parametrize("name", ["generic", "avx2", "avx512"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_every_build_of_the_kernels(name, causal):
-    library = loaded()
-    try:
-        library.choose(name)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    try:
-        check(given(110, d=20, e=72, causal=causal, state=True, mask=True))
-        check(given(110, d=64, e=64, causal=causal))
-        g = given(1, d=20, e=72, state=True)
-        assert worst(native.step(*g[:6], g.p)[0], native.forward(*g)[0].double()) < 1e-6
-    finally:
-        library.choose(None)
+@pytest.mark.usefixtures("instructions")
+def test_every_build_of_the_kernels(causal):
+    check(given(110, d=20, e=72, causal=causal, state=True, mask=True))
+    check(given(110, d=64, e=64, causal=causal))
+    g = given(1, d=20, e=72, state=True)
+    assert worst(native.step(*g[:6], g.p)[0], native.forward(*g)[0].double()) < 1e-6
 
 
 def test_says_what_it_cannot_take():

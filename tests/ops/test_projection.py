@@ -23,17 +23,6 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
-def instructions(request):
-    library = loaded()
-    try:
-        library.choose(request.param)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    yield request.param
-    library.choose(None)
-
-
 @pytest.fixture
 def any_size(monkeypatch):
     """The kernels, and nothing else, for sizes that a test has time for and on every processor."""

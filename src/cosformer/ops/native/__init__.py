@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, check, find, loaded
 from cosformer.ops.problem import Problem
 
 __all__ = ["SHORT", "available", "backward", "dense", "describe", "forward", "step", "why_not"]
@@ -76,7 +76,7 @@ def forward(
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
     call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
-    _check(library.forward(call))
+    check(library.forward(call))
     return out, den, kv_next, z_next
 
 
@@ -120,7 +120,7 @@ def backward(
     ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
+    check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
@@ -132,7 +132,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Problem) 
     q, k, v = _rows(q), _rows(k), _rows(v)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
+    check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
     return out
 
 
@@ -165,7 +165,7 @@ def step(
         kv_next = memory.empty((b, hk, features, e), torch.float32) if kv is None else memory.empty_like(kv)
         z_next = torch.empty((b, hk, features), **_SUMS) if z is None else torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
+    check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
 
 
@@ -225,8 +225,3 @@ def _call(
         _at(key_mask), _at(cu_seqlens), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )
     # fmt: on
-
-
-def _check(status: int) -> None:
-    if status:
-        raise MemoryError("the native kernels could not allocate their scratch memory")

@@ -82,3 +82,9 @@ def loaded() -> Library:
     if library is None:
         raise RuntimeError(reason)
     return library
+
+
+def check(status: int) -> None:
+    """Raise for what an entry returned, unless it is 0."""
+    if status:
+        raise MemoryError("the native kernels could not allocate their scratch memory")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cosformer.ops.native.library import PRODUCT, loaded
+from cosformer.ops.native.library import PRODUCT, check, loaded
 
 
 def times(x: Tensor, w: Tensor, bias: Tensor | None = None, *, transposed: bool) -> Tensor:
@@ -12,7 +12,7 @@ def times(x: Tensor, w: Tensor, bias: Tensor | None = None, *, transposed: bool)
     y = torch.empty((*x.shape[:-1], w.shape[0 if transposed else 1]), dtype=torch.float32, device="cpu")
     x, w = _rows(x), _rows(w)
     bias = None if bias is None else bias.contiguous().resolve_neg()
-    _check(loaded().product(_call(x, w, bias, y.view(-1, y.shape[-1]), transposed)))
+    check(loaded().product(_call(x, w, bias, y.view(-1, y.shape[-1]), transposed)))
     return y
 
 
@@ -20,7 +20,7 @@ def outer(y: Tensor, x: Tensor) -> Tensor:
     """The rows of ``y [..., N]`` transposed times those of ``x [..., K]`` -> ``[N,K]``: the gradient of a weight from that of its product."""
     y, x = _rows(y), _rows(x)
     w = torch.empty((y.shape[1], x.shape[1]), dtype=torch.float32, device="cpu")
-    _check(loaded().outer(_call(x, w, None, y, True)))
+    check(loaded().outer(_call(x, w, None, y, True)))
     return w
 
 
@@ -50,8 +50,3 @@ def _call(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, transposed: bool
         y.data_ptr(),
         y.stride(0),
     )
-
-
-def _check(status: int) -> None:
-    if status:
-        raise MemoryError("the native kernels could not allocate their scratch memory")

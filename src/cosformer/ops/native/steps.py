@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, loaded
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, check, loaded
 
 # call_t of cosformer.h in two parts: shapes, switches, eps, strides; then threads, positions and pointers, and zeros
 _SHARED = struct.Struct("13qd10q")
@@ -80,6 +80,5 @@ class Steps:
             kv_to,
             z_to,
         )
-        if self._run(self._shared + own):
-            raise MemoryError("the native kernels could not allocate their scratch memory")
+        check(self._run(self._shared + own))
         return out, kv_next, z_next, kv_to, z_to
