@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "terminal", "paper", "machine", "allocator"}
+BASE = {"_version", "extras", "terminal", "machine", "allocator", "lab.numbers"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -23,16 +23,16 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "tasks": {"experiment", "data", "models", "nn", "attention", "ops"},
     "experiment": set(),
-    "runs": {"experiment"},  # reads run folders, trains nothing
+    "lab.records": {"experiment"},  # reads run folders, trains nothing
     "recipes": {"experiment"},
-    "train": {"experiment", "runs", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
-    "bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
+    "train": {"experiment", "lab.records", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
+    "lab.bench": {"ops", "attention", "nn", "models", "hf", "data", "tasks", "experiment", "recipes", "train"},
     # an attention's matrix is attn(q, k, identity); everything else comes from runs and from the files that benches wrote
-    "figures": {"attention", "runs", "experiment", "bench"},
-    "report": {"figures", "runs", "experiment", "bench"},
+    "lab.render": {"attention", "lab.records", "experiment", "lab.bench"},
+    "lab": set(),
 }
-ALLOWED["reproduce"] = {*ALLOWED["bench"], "bench", "runs", "figures", "report"}
-ALLOWED["commands"] = {*ALLOWED["reproduce"], "reproduce"}
+ALLOWED["lab.paper"] = {*ALLOWED["lab.bench"], "lab.bench", "lab.records", "lab.render"}
+ALLOWED["commands"] = {*ALLOWED["lab.paper"], "lab.paper"}
 ALLOWED["cli"] = {"commands"}
 ALLOWED["__main__"] = {"cli"}
 ALLOWED["__init__"] = {"ops", "attention", "nn", "models", "hf"}
@@ -44,13 +44,12 @@ AT_IMPORT: dict[str, set[str]] = {
     "nn": {"torch"},
     "data": {"numpy", "torch"},
     "experiment": set(),
-    "runs": set(),
+    "lab.records": set(),
     "recipes": set(),
     "commands": set(),
     "cli": set(),
     "extras": set(),
     "terminal": set(),
-    "paper": set(),
     "machine": set(),
     "allocator": set(),
     "_version": set(),
@@ -64,8 +63,9 @@ def modules() -> list[Path]:
 
 
 def layer_of(path: Path) -> str:
-    """The folder, or the module that lies beside the folders; ``hf`` has parts, ``hf_*``."""
-    return re.sub(r"^hf_\w+$", "hf", path.relative_to(SOURCE).parts[0].removesuffix(".py"))
+    """The folder, or the module that lies beside the folders; ``lab`` has rooms, ``lab.bench``."""
+    first, *rest = path.relative_to(SOURCE).with_suffix("").parts
+    return f"{first}.{rest[0]}" if first == "lab" and rest and rest[0] != "__init__" else first
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -93,10 +93,11 @@ def test_imports_go_one_way() -> None:
         assert layer in ALLOWED or layer in BASE, f"{layer} is no layer; add it to ALLOWED with what it may import"
         allowed = ALLOWED.get(layer, set()) | BASE | {layer}
         for name in imported(ast.parse(path.read_text())):
-            top, _, rest = name.partition(".")
-            other = rest.split(".")[0]
-            is_ours = top == "cosformer" and ((SOURCE / other).is_dir() or (SOURCE / f"{other}.py").exists())
-            if is_ours and other and layer_of(SOURCE / other) not in allowed:
+            top, *rest = name.split(".")
+            is_ours = (
+                top == "cosformer" and rest and ((SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").exists())
+            )
+            if is_ours and layer_of(SOURCE.joinpath(*rest[:2])) not in allowed:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
     assert not wrong, wrong
 
@@ -161,7 +162,7 @@ def test_every_command_and_benchmark_is_in_its_table() -> None:
     assert all(module == f"cosformer.commands.{name}" for name, (module, _) in COMMANDS.items())
     runnable = {
         path.stem
-        for path in (SOURCE / "bench").glob("*.py")
+        for path in (SOURCE / "lab" / "bench").glob("*.py")
         if re.search(r"^def configure\(", path.read_text(), re.MULTILINE)
     }
     assert runnable == set(BENCHES)

@@ -9,10 +9,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from cosformer.bench import generate as bench
-from cosformer.bench.results import Row, document
 from cosformer.commands import generate as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
+from cosformer.lab.bench import generate as bench
+from cosformer.lab.bench.results import Row, document
 
 WORDS = ["[PAD]", "[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat"]
 SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

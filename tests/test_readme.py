@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cosformer import cli
-from cosformer.bench import results, table
 from cosformer.commands.train import parse as parse_training
+from cosformer.lab.bench import results, table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from cosformer import cli, machine
-from cosformer.bench import attention, measure, operator, results, table, zoo
-from cosformer.bench.released import released_attention, released_bytes
-from cosformer.bench.results import DIFFERENCE, Row
+from cosformer.lab.bench import attention, measure, operator, results, table, zoo
+from cosformer.lab.bench.released import released_attention, released_bytes
+from cosformer.lab.bench.results import DIFFERENCE, Row
 from cosformer.ops.operator import cosformer_attention
 
 
@@ -74,14 +74,14 @@ def test_spread_is_the_median_and_the_quartiles() -> None:
 
 
 def test_peak_sees_memory_that_is_gone_again() -> None:
-    grown = measure.in_fresh_process("cosformer.bench.operator:training_peak", 1, n=4096, backend="chunked")
+    grown = measure.in_fresh_process("cosformer.lab.bench.operator:training_peak", 1, n=4096, backend="chunked")
     tensors = 7 * 4096 * operator.HEADS * operator.HEAD_DIM * 4  # q, k, v, out and the gradients of q, k, v
     assert tensors < grown < 6 * tensors
 
 
 def test_a_fresh_process_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match="no_such_function"):
-        measure.in_fresh_process("cosformer.bench.operator:no_such_function", 1)
+        measure.in_fresh_process("cosformer.lab.bench.operator:no_such_function", 1)
 
 
 def test_machine_is_described() -> None:
@@ -372,7 +372,7 @@ def test_peak_memory_of_the_zoo_is_that_of_a_quadratic_matrix(monkeypatch: pytes
     """A mechanism that forms an N x N matrix per head is caught with it, at every length in one process."""
     lengths = [2048, 512, 1024]  # the longest first: what it leaves behind must not show in the next
     arguments = {"name": "synthesizer", "modes": ["plain"], "lengths": lengths}
-    peaks = measure.in_fresh_process("cosformer.bench.zoo:peaks", 1, **arguments)["plain"]
+    peaks = measure.in_fresh_process("cosformer.lab.bench.zoo:peaks", 1, **arguments)["plain"]
     found = dict(zip(lengths, peaks, strict=True))
     for n, peak in found.items():
         assert 0.9 * zoo.HEADS * n**2 * 4 < peak < 5 * zoo.HEADS * n**2 * 4

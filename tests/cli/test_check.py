@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cosformer import cli
-from cosformer.bench import exactness
 from cosformer.commands import check
+from cosformer.lab.bench import exactness
 from cosformer.ops.backends import BACKENDS, available_backends, choose
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cosformer.bench import data as bench
-from cosformer.bench.results import Row
 from cosformer.cli import main
+from cosformer.lab.bench import data as bench
+from cosformer.lab.bench.results import Row
 
 
 def _row(value: float) -> Row:

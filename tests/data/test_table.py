@@ -29,7 +29,7 @@ def _modules_after(imports: str) -> set[str]:
 
 
 def test_the_table_and_the_commands_import_nothing_heavy() -> None:
-    loaded = _modules_after("cosformer.data, cosformer.commands.data, cosformer.bench.data")
+    loaded = _modules_after("cosformer.data, cosformer.commands.data, cosformer.lab.bench.data")
     assert not loaded & {"numpy", "torch", "tokenizers", "datasets", "PIL"}
 
 

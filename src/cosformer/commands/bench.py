@@ -5,15 +5,18 @@ from importlib import import_module
 
 # name -> (module, one line for --help). The modules import what is heavy when they run.
 BENCHES: dict[str, tuple[str, str]] = {
-    "attention": ("cosformer.bench.attention", "the operator against torch's attention; the zoo against the length"),
-    "peers": ("cosformer.bench.peers", "each attention against the independent package of the same method"),
-    "native": ("cosformer.bench.native", "the compiled kernels against the machine's limit and their goals"),
-    "products": ("cosformer.bench.products", "linear layers over many rows: our products against torch's"),
-    "data": ("cosformer.bench.data", "generators, preparation and batches"),
-    "generate": ("cosformer.bench.generate", "time and memory a token, with a state and with a key-value cache"),
-    "train": ("cosformer.bench.train", "tokens per second of each attention in a small language model; the engine"),
+    "attention": (
+        "cosformer.lab.bench.attention",
+        "the operator against torch's attention; the zoo against the length",
+    ),
+    "peers": ("cosformer.lab.bench.peers", "each attention against the independent package of the same method"),
+    "native": ("cosformer.lab.bench.native", "the compiled kernels against the machine's limit and their goals"),
+    "products": ("cosformer.lab.bench.products", "linear layers over many rows: our products against torch's"),
+    "data": ("cosformer.lab.bench.data", "generators, preparation and batches"),
+    "generate": ("cosformer.lab.bench.generate", "time and memory a token, with a state and with a key-value cache"),
+    "train": ("cosformer.lab.bench.train", "tokens per second of each attention in a small language model; the engine"),
     "text": (
-        "cosformer.bench.text",
+        "cosformer.lab.bench.text",
         "the paper's table 5: speed and memory on byte-level text, by attention and length",
     ),
 }

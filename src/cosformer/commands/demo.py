@@ -76,8 +76,8 @@ def _head(number: int, question: str, text: str) -> None:
 
 
 def _show_exactness(results: Path) -> bool:
-    from cosformer.bench import exactness
     from cosformer.commands.check import verdict, versions
+    from cosformer.lab.bench import exactness
 
     _head(1, "Is it exact?", "Every form against the definition, outputs and gradients.")
     findings = []
@@ -97,8 +97,8 @@ def _show_exactness(results: Path) -> bool:
 
 def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
-    from cosformer.bench import results as bench
-    from cosformer.bench.operator import forward
+    from cosformer.lab.bench import results as bench
+    from cosformer.lab.bench.operator import forward
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
     rows, lines, times = [], [], []
@@ -120,14 +120,14 @@ def _show_speed(results: Path, threads: int) -> None:
     settings = {"repeats": 3, "backend": "auto", "batch": 1, "heads": HEADS, "channels": HEAD_DIM}
     document = bench.document(rows, machine.describe(threads), machine.provenance(["demo"]), settings)
     _write(results / "attention.json", document)
-    from cosformer.figures.speed import operator_times
+    from cosformer.lab.render.speed import operator_times
 
     print(f"The plot: {operator_times(document, 'causal').save(results.parent)}\n")
 
 
 def _peak(kind: str, n: int, threads: int) -> int | None:
     """Peak bytes above the inputs; None: not run, or not measured on this system."""
-    from cosformer.bench.measure import in_fresh_process
+    from cosformer.lab.bench.measure import in_fresh_process
 
     if kind == "plain" and 2 * 4 * HEADS * n * n > PLAIN_LIMIT:
         return None
@@ -144,7 +144,7 @@ def peak(kind: str, n: int) -> int:
     import torch.nn.functional as F
     from torch import Tensor
 
-    from cosformer.bench.measure import peak_above_now
+    from cosformer.lab.bench.measure import peak_above_now
     from cosformer.ops.operator import cosformer_attention
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def generate(model: Any, prompt: str, tokens: int) -> Iterator[tuple[str, int]]:
 
 
 def _show_report(folder: Path) -> None:
-    from cosformer.report import write_report
+    from cosformer.lab.render import write_report
 
     _head(5, "Show me.", "One page with all of this, for a browser.")
     runs = [folder / "runs"] if (folder / "runs").is_dir() else []

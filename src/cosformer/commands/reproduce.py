@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cosformer.reproduce.cells import Cell
+    from cosformer.lab.paper.cells import Cell
 
 # target -> (module with `show(request, lines)`, one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
-    "table1": ("cosformer.reproduce.tables", "what matters in softmax"),
-    "table2": ("cosformer.reproduce.tables", "language modelling"),
-    "table3": ("cosformer.reproduce.tables", "fine-tuning"),
-    "table4": ("cosformer.reproduce.tables", "Long-Range Arena"),
-    "table5": ("cosformer.reproduce.text_speed", "speed and memory of a text classifier"),
-    "table6": ("cosformer.reproduce.tables", "with and without re-weighting"),
-    "table7": ("cosformer.reproduce.sizes", "sizes of the data sets"),
-    "figure1": ("cosformer.reproduce.text_speed", "score, speed and memory in one picture"),
-    "figure3": ("cosformer.reproduce.maps", "attention maps of trained models, and the bare cosine"),
-    "figure4": ("cosformer.reproduce.curves", "loss curves"),
-    "algorithm1": ("cosformer.reproduce.algorithm1", "the printed algorithm against the operator"),
-    "algorithm2": ("cosformer.reproduce.maps", "the printed algorithm against ours"),
-    "samples": ("cosformer.reproduce.samples", "inputs with our answer, the vanilla transformer's and the truth"),
-    "ledger": ("cosformer.reproduce.page", "every claim: all runs behind docs/results.md"),
+    "table1": ("cosformer.lab.paper.tables", "what matters in softmax"),
+    "table2": ("cosformer.lab.paper.tables", "language modelling"),
+    "table3": ("cosformer.lab.paper.tables", "fine-tuning"),
+    "table4": ("cosformer.lab.paper.tables", "Long-Range Arena"),
+    "table5": ("cosformer.lab.paper.text_speed", "speed and memory of a text classifier"),
+    "table6": ("cosformer.lab.paper.tables", "with and without re-weighting"),
+    "table7": ("cosformer.lab.paper.sizes", "sizes of the data sets"),
+    "figure1": ("cosformer.lab.paper.text_speed", "score, speed and memory in one picture"),
+    "figure3": ("cosformer.lab.paper.maps", "attention maps of trained models, and the bare cosine"),
+    "figure4": ("cosformer.lab.paper.curves", "loss curves"),
+    "algorithm1": ("cosformer.lab.paper.algorithm1", "the printed algorithm against the operator"),
+    "algorithm2": ("cosformer.lab.paper.maps", "the printed algorithm against ours"),
+    "samples": ("cosformer.lab.paper.samples", "inputs with our answer, the vanilla transformer's and the truth"),
+    "ledger": ("cosformer.lab.paper.page", "every claim: all runs behind docs/results.md"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -62,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cosformer.reproduce.cells import cells_of
-    from cosformer.reproduce.request import Request
+    from cosformer.lab.paper.cells import cells_of
+    from cosformer.lab.paper.request import Request
 
     _check(args)
     cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
-    from cosformer.reproduce.queue import Queue
-    from cosformer.reproduce.summary import collect, read_lines, write_lines
+    from cosformer.lab.paper.queue import Queue
+    from cosformer.lab.paper.summary import collect, read_lines, write_lines
 
     if args.source is not None:
         return read_lines(args.source)
@@ -98,8 +98,8 @@ def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     """One shell line for each cell that is not done."""
-    from cosformer.reproduce.queue import command, launcher
-    from cosformer.reproduce.state import DONE, state
+    from cosformer.lab.paper.queue import command, launcher
+    from cosformer.lab.paper.state import DONE, state
 
     done = 0
     for cell in cells:

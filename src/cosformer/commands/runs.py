@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.commands.train import RUNS
-from cosformer.runs import Run, find_runs, read_runs
+from cosformer.lab.records import Run, find_runs, read_runs
 from cosformer.terminal import table
 
 COLUMNS = ("run", "recipe", "attention", "seed", "steps", "status", "best", "time")

@@ -11,7 +11,7 @@ from cosformer.extras import require
 if TYPE_CHECKING:
     import numpy as np
 
-    from cosformer.figures.heat_maps import Panel
+    from cosformer.lab.render.heat_maps import Panel
 
 FORMATS = (".html", ".svg", ".png", ".npz")
 _COLUMNS = 4
@@ -79,7 +79,7 @@ def watched(model: Any, ids: list[int]) -> "list[np.ndarray]":
     """For each layer the weights [H,N,N]."""
     import torch
 
-    from cosformer.hf_weights import model_weights
+    from cosformer.hf.weights import model_weights
 
     return [w[0].float().cpu().numpy() for w in model_weights(model, torch.tensor([ids]))]
 
@@ -132,13 +132,13 @@ def _from_model(name: str, text: str) -> tuple[Any, list[int], list[str]]:
 
 
 def _panels(weights: "list[np.ndarray]", layers: list[int], heads: list[int]) -> "list[Panel]":
-    from cosformer.figures.heat_maps import Panel
+    from cosformer.lab.render.heat_maps import Panel
 
     return [Panel(f"layer {i + 1}, head {j + 1}", weights[i][j]) for i in layers for j in heads]
 
 
 def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.figures.heat_maps import heat_maps
+    from cosformer.lab.render.heat_maps import heat_maps
 
     panels = _panels(weights, layers, heads)
     figure = heat_maps(panels, name=path.stem, title=title, caption=title, tokens=tokens, columns=_COLUMNS)
@@ -146,15 +146,15 @@ def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: 
 
 
 def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.figures.heat_maps import as_png
+    from cosformer.lab.render.heat_maps import as_png
 
     columns = min(len(heads), 8)
     path.write_bytes(as_png(_panels(weights, layers, heads), title=title, tokens=tokens, columns=columns))
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.figures.heat_maps import heat_maps
-    from cosformer.report.maps import write_maps
+    from cosformer.lab.render.heat_maps import heat_maps
+    from cosformer.lab.render.maps import write_maps
 
     figures = {
         f"Layer {i + 1}": heat_maps(

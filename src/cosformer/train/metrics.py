@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.runs import METRICS_FILE, read_metric
+from cosformer.lab.records import METRICS_FILE, read_metric
 from cosformer.train.checkpoints import write_atomically
 
 TIMES = ("seconds", "tokens_per_second")  # everything else is the same in a repeated run

@@ -1,0 +1,74 @@
+"""Algorithm 1, line by line as the paper prints it, against the operator."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosformer import terminal
+from cosformer.lab.paper.ledger import Line
+from cosformer.lab.paper.request import Request
+from cosformer.ops.backends import available_backends
+from cosformer.ops.operator import cosformer_attention
+
+SIZES = ((48, 48), (32, 48), (1, 48), (48, 32))  # queries, keys
+LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
+D_1, D_2 = 16, 24
+
+
+def algorithm1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """``q [N,d1]``, ``k [M,d1]``, ``v [M,d2]`` -> ``[N,d2]``. The printed loops; q and k are non-negative already."""
+    n, m = len(q), len(k)
+    s_cos, s_sin = (torch.zeros(q.shape[1], v.shape[1], dtype=q.dtype) for _ in range(2))
+    t_cos, t_sin = (torch.zeros(q.shape[1], dtype=q.dtype) for _ in range(2))
+    for i in range(1, m + 1):
+        k_cos, k_sin = (k[i - 1] * f(math.pi * i / (2 * m)) for f in (math.cos, math.sin))
+        s_cos += torch.outer(k_cos, v[i - 1])
+        s_sin += torch.outer(k_sin, v[i - 1])
+        t_cos += k_cos
+        t_sin += k_sin
+    out = torch.zeros(n, v.shape[1], dtype=q.dtype)
+    for i in range(1, n + 1):
+        q_cos, q_sin = (q[i - 1] * f(math.pi * i / (2 * m)) for f in (math.cos, math.sin))
+        out[i - 1] = (q_cos @ s_cos + q_sin @ s_sin) / (q_cos @ t_cos + q_sin @ t_sin)
+    return out
+
+
+def differences() -> list[dict[str, Any]]:
+    """For each shape, dtype and backend the largest difference relative to the largest value; ``same`` within its limit."""
+    found = []
+    for n, m in SIZES:
+        generator = torch.Generator().manual_seed(n + m)
+        q, k, v = (torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((n, D_1), (m, D_1), (m, D_2)))
+        theirs = algorithm1(q.relu(), k.relu(), v)
+        for dtype, limit in LIMITS.items():
+            for backend in available_backends(dtype, "cpu"):
+                ours = cosformer_attention(*(x.to(dtype)[None, None] for x in (q, k, v)), backend=backend)[0, 0]
+                difference = float((ours.double() - theirs).abs().max() / theirs.abs().max())
+                found.append({"queries": n, "keys": m, "dtype": str(dtype).removeprefix("torch."), "backend": backend})
+                found[-1] |= {"difference": difference, "same": difference <= limit}
+    return found
+
+
+def show(request: Request, lines: Sequence[Line]) -> None:
+    """Print how far the operator is from the printed algorithm."""
+    found = differences()
+    rows = []
+    for x in found:
+        # with more queries than keys the printed angle pi i / 2M passes a quarter turn and weights turn negative
+        verdict = "the same" if x["same"] else "differs as it must" if x["queries"] > x["keys"] else "DIFFERS"
+        shape = [str(x["queries"]), str(x["keys"])]
+        rows.append([*shape, x["dtype"], x["backend"], f"{x['difference']:.1e}", verdict])
+    header = ["queries", "keys", "dtype", "backend", "relative difference", "verdict"]
+    print(f"Algorithm 1, line by line, against the operator\n\n{terminal.table(header, rows)}")
+    print(
+        "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
+    )
+    print(
+        "passes a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
+    )
+    print(f"\nEvery row: {request.write_lines(found)}")
+    if any(not x["same"] and x["queries"] <= x["keys"] for x in found):
+        raise ValueError("the operator differs from algorithm 1; please report the table above and `cosformer check`")

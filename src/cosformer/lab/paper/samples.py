@@ -1,0 +1,132 @@
+"""The paper's qualitative samples: inputs with cosFormer's answer, the vanilla transformer's and the truth, from trained runs."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cosformer.lab.paper.cells import Cell, recipes_of
+from cosformer.lab.paper.ledger import Line
+from cosformer.lab.paper.request import Request
+from cosformer.lab.paper.state import DONE, diverged, place, state
+from cosformer.lab.paper.verdict import NOT_RUN
+from cosformer.lab.records import read_run
+
+OURS, VANILLA = "cosformer", "softmax"
+SHOWN = 3  # of each kind
+ROWS = 200  # of the split that counts
+WIDTH = 160  # characters of an input that are shown
+_BATCH = 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row: its documents, shortened, and the answers by the names of their classes."""
+
+    recipe: str
+    inputs: tuple[str, ...]
+    truth: str
+    cosformer: str
+    softmax: str
+
+    @property
+    def kind(self) -> str:
+        ours, vanilla = self.cosformer == self.truth, self.softmax == self.truth
+        return {(1, 0): "only cosFormer right", (0, 1): "only the Transformer right", (1, 1): "both right"}.get(
+            (ours, vanilla), "both wrong"
+        )
+
+
+def show(request: Request, lines: Sequence[Line]) -> None:
+    """Print how often each is right, and a few samples of either kind; write every row as JSON lines."""
+    found: list[Sample] = []
+    for recipe in recipes_of("samples", request.scale):
+        runs = {name: finished(Cell(recipe, name, 0), request.runs) for name in (OURS, VANILLA)}
+        missing = [name for name, path in runs.items() if path is None]
+        if missing:
+            print(f"{recipe}: {NOT_RUN} ({' and '.join(missing)})\n")
+            continue
+        try:
+            samples = answers(recipe, {name: path for name, path in runs.items() if path is not None})
+        except (FileNotFoundError, ValueError) as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
+        found += samples
+        print(as_text(recipe, samples))
+    if found:
+        print(f"Every row: {request.write_lines(asdict(sample) | {'kind': sample.kind} for sample in found)}")
+
+
+def finished(cell: Cell, runs: Path) -> Path | None:
+    """The folder of the cell's run, if it is done and has weights."""
+    if state(cell, runs)[0] != DONE:
+        return None
+    run, _ = read_run(place(cell, runs))
+    return None if run is None or diverged(run) else run.path
+
+
+def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:
+    """What both runs say to the first rows of the split that counts."""
+    import torch
+    import transformers
+
+    from cosformer.experiment import load_experiment
+    from cosformer.tasks import build_task
+    from cosformer.train import load_model
+
+    transformers.logging.disable_progress_bar()  # for a moment's work
+    task = build_task(load_experiment(runs[OURS]))
+    which = "test" if "test" in task.final else task.final[0]
+    models = {name: load_model(path) for name, path in runs.items()}
+    names = task.dataset.class_names
+    found = []
+    for start in range(0, min(rows, task.eval_size(which)), _BATCH):
+        batch = task.eval_batch(which, start, min(start + _BATCH, rows))
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            said = {name: model(**batch).logits.argmax(-1) for name, model in models.items()}
+        for i, label in enumerate(labels.tolist()):
+            documents = [
+                task.dataset.vocabulary.decode(ids[i][mask[i].bool()].numpy())
+                for ids, mask in (
+                    (batch[f"input_ids{side}"], batch[f"attention_mask{side}"])
+                    for side in ("", "_b")
+                    if f"input_ids{side}" in batch
+                )
+            ]
+            picked = [label, int(said[OURS][i]), int(said[VANILLA][i])]
+            found.append(
+                Sample(recipe, tuple(map(shortened, documents)), *(names[x] if names else str(x) for x in picked))
+            )
+    return found
+
+
+def as_text(recipe: str, samples: Sequence[Sample]) -> str:
+    """Counts, then samples: those the paper shows (only cosFormer right) and as many of the other kind."""
+    kinds = [sample.kind for sample in samples]
+    order = ("only cosFormer right", "only the Transformer right", "both right", "both wrong")
+    parts = [
+        f"{recipe}, seed 0, the first {len(samples)} rows: "
+        + ", ".join(f"{kind} {kinds.count(kind)}" for kind in order)
+    ]
+    for kind in order[:2]:
+        chosen = [sample for sample in samples if sample.kind == kind][:SHOWN]
+        parts.append(f"{kind[0].upper()}{kind[1:]}{':' if chosen else ': none'}")
+        for sample in chosen:
+            texts = "\n".join(f"  {text}" for text in sample.inputs)
+            parts.append(
+                f"{texts}\n    cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+def shortened(text: str, width: int = WIDTH) -> str:
+    """One line of at most ``width`` characters: the beginning and the end, cut between words where there are any."""
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    half = (width - 5) // 2
+    start, end = text[: half + 1], text[-half - 1 :]
+    start = start[: start.rindex(" ")] if " " in start else start[:-1]
+    end = end[end.index(" ") + 1 :] if " " in end else end[1:]
+    return f"{start} ... {end}"

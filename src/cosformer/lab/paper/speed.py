@@ -1,0 +1,155 @@
+"""The paper's claims on time and memory, judged from the benchmarks' result files (docs/results/protocol.md)."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cosformer.lab import numbers as paper
+from cosformer.lab.bench.results import Row, read, rows_of
+from cosformer.lab.bench.steps import OUT_OF_MEMORY
+from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED, Verdict, together
+
+LARGEST_EXPONENT = 1.15
+SHORTEST = 1024
+ORDER_LENGTHS = (2000, 4000)
+
+
+def speed_claims(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The entries of the ledger, from ``attention.json``, ``zoo.json`` and ``text.json`` in ``folder``; and what is missing."""
+    rows: dict[str, dict[str, Row]] = {}
+    problems = []
+    for name in ("attention", "zoo", "text"):
+        path = folder / f"{name}.json"
+        try:
+            rows[name] = {row.id: row for row in rows_of(read(path))}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            rows[name] = {}
+            problems.append(f"{path}: {error}")
+    return [_linear_time(rows), _linear_memory(rows), _order(rows["text"])], problems
+
+
+def exponent(by_length: Mapping[int, float]) -> float | None:
+    """How ``by_length`` grows from the shortest length of at least 1,024 to the longest; None without two such lengths."""
+    points = sorted((n, value) for n, value in by_length.items() if n >= SHORTEST and value > 0)
+    if len(points) < 2:
+        return None
+    (n_0, x_0), (n_1, x_1) = points[0], points[-1]
+    return math.log(x_1 / x_0) / math.log(n_1 / n_0)
+
+
+def _linear_time(rows: dict[str, dict[str, Row]]) -> dict[str, Any]:
+    verdicts, table = [], []
+    for mode in ("causal", "non-causal"):
+        times: dict[str, dict[int, float]] = {"cosformer": {}, "sdpa": {}}
+        for row in rows["attention"].values():
+            kind, _, rest = row.id.partition("/")
+            if kind == "forward" and rest.startswith(f"{mode}/") and rest.endswith("/sdpa"):
+                for name in times:
+                    times[name][int(rest.split("/")[1])] = row.milliseconds[name]
+        verdicts.append(_judge(times["cosformer"], f"the operator's time, {mode}", exponent(times["sdpa"])))
+        table += [_row(f"{name}, {mode}", found, "ms") for name, found in times.items()]
+    entry = {
+        "key": "linear-time",
+        "says": "Time grows linearly with the length",
+        "where": "section 3, figure 2",
+        "test": "forward pass, 8 heads of 64 channels, against torch's softmax attention",
+        "command": "cosformer bench attention --json docs/results/attention.json",
+    }
+    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": table}
+
+
+def _linear_memory(rows: dict[str, dict[str, Row]]) -> dict[str, Any]:
+    verdicts, table = [], []
+    for mode, name in (("causal", "causal"), ("plain", "non-causal")):
+        row = rows["zoo"].get(f"zoo/cosformer/{mode}/memory")
+        found = {int(n): value for n, value in row.by_length.items()} if row else {}
+        verdicts.append(_judge(found, f"peak memory above the inputs, {name}", None))
+        table.append(_row(f"cosformer, {name}", found, "MB"))
+    entry = {
+        "key": "linear-memory",
+        "says": "Memory grows linearly with the length",
+        "where": "section 3, figure 2",
+        "test": "peak memory of a forward pass in a fresh process, 8 heads of 64 channels",
+        "command": "cosformer bench attention --attentions cosformer --lengths 1024,2048,4096,8192",
+    }
+    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": table}
+
+
+def _judge(by_length: Mapping[int, float], what: str, softmax: float | None) -> Verdict:
+    found = exponent(by_length)
+    if found is None:
+        return Verdict(NOT_RUN, f"{what}: not measured")
+    beside = "" if softmax is None else f" (softmax: {softmax:.2f})"
+    lengths = sorted(n for n in by_length if n >= SHORTEST)
+    reason = f"{what} grows with exponent {found:.2f}{beside} from {lengths[0]:,} to {lengths[-1]:,} tokens"
+    return Verdict(HOLDS if found <= LARGEST_EXPONENT else FAILS, reason)
+
+
+def _row(name: str, by_length: Mapping[int, float], unit: str) -> dict[str, Any]:
+    found = exponent(by_length)
+    row: dict[str, Any] = {"attention": name, "unit": unit}
+    if found is not None:
+        row["mean"] = float(f"{found:.3g}")
+        row["by_length"] = {str(n): by_length[n] for n in sorted(by_length) if n >= SHORTEST}
+    return row
+
+
+def _order(text: dict[str, Row]) -> dict[str, Any]:
+    """cosFormer against every other attention of table 5, in inference and training."""
+    contradicted, overlaps, pairs = [], 0, 0
+    for kind, speeds in paper.TABLE5.items():
+        for length in ORDER_LENGTHS:
+            for name in speeds:
+                ours, other = (_speed(text, kind, length, x) for x in ("cosformer", name))
+                if name == "cosformer" or ours is None or other is None:
+                    continue
+                pairs += 1
+                theirs, paper_ours = speeds[name][length], speeds["cosformer"][length]
+                assert paper_ours is not None
+                faster = _faster(ours, other)
+                if faster is None:
+                    overlaps += 1
+                elif faster != (theirs is None or paper_ours > theirs):
+                    contradicted.append(f"{name} is {'slower' if faster else 'faster'} at {length:,} in {kind}")
+    entry = {
+        "key": "speed-order",
+        "says": "The order of speed in table 5",
+        "where": "table 5",
+        "test": "byte-level text classifier at 2,000 and 4,000 bytes, cosFormer against each other attention",
+        "command": "cosformer bench text --json docs/results/text.json",
+        "unit": "steps per second",
+        "rows": [],
+    }
+    return entry | _words(order_verdict(contradicted, overlaps, pairs))
+
+
+def order_verdict(contradicted: list[str], overlaps: int, pairs: int) -> Verdict:
+    """No pair may contradict the paper, and at least half of them must be decided."""
+    if not pairs:
+        return Verdict(NOT_RUN, "no speeds of the text classifier")
+    if contradicted:
+        some = "; ".join(contradicted[:4]) + ("; …" if len(contradicted) > 4 else "")
+        return Verdict(FAILS, f"{len(contradicted)} of {pairs} pairs come in the other order: than cosFormer, {some}")
+    if 2 * overlaps > pairs:
+        return Verdict(UNDECIDED, f"the quartiles of {overlaps} of {pairs} pairs overlap")
+    return Verdict(HOLDS, f"{pairs - overlaps} of {pairs} pairs come in the paper's order, the others overlap")
+
+
+def _speed(text: dict[str, Row], kind: str, length: int, name: str) -> tuple[float, float] | None:
+    """The quartiles of its speed, as a multiple of softmax's; zeros where it ran out of memory; None: not run."""
+    row, memory = text.get(f"text/{kind}/{length}/{name}"), text.get(f"text/memory/{kind}/{length}/{name}")
+    if row is not None and row.value is not None:
+        return row.low or row.value, row.high or row.value
+    return (0.0, 0.0) if memory is not None and memory.note.startswith(OUT_OF_MEMORY) else None
+
+
+def _faster(ours: tuple[float, float], other: tuple[float, float]) -> bool | None:
+    """Whether ours is the faster one; None where the quartiles overlap."""
+    if ours[0] > other[1]:
+        return True
+    return False if other[0] > ours[1] else None
+
+
+def _words(verdict: Verdict) -> dict[str, str]:
+    return {"outcome": verdict.outcome, "reason": verdict.reason}

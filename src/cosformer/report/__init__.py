@@ -1,5 +1,0 @@
-"""One page with everything that was measured and trained, made from files alone."""
-
-from cosformer.report.page import write_report
-
-__all__ = ["write_report"]

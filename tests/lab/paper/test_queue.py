@@ -1,0 +1,196 @@
+"""The queue: runs what is missing, uses what is there, goes on where it stopped, and stands still while somebody measures."""
+
+import fcntl
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosformer.lab.paper.cells import Cell
+from cosformer.lab.paper.queue import Queue
+from cosformer.lab.paper.state import state
+from cosformer.lab.paper.summary import collect
+
+
+def cells(recipe: str, *attentions: str, start: str | None = None) -> list[Cell]:
+    return [Cell(recipe, attention, 0, start) for attention in attentions]
+
+
+def work(runs: Path, todo: list[Cell], **options: object) -> tuple[list[Cell], list[str]]:
+    said: list[str] = []
+    return Queue(runs, todo, say=said.append, **options).go(), said  # pyright: ignore[reportArgumentType]
+
+
+def test_it_runs_what_is_missing_and_uses_what_is_there(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    left, said = work(runs, cells("small", "softmax", "cosformer"))
+    assert not left
+    assert said[0] == "Start small-softmax-seed0"
+    assert said[1] == "small softmax seed 0: loss 0.5 (unigram 1, learned), 2 s"
+    assert [text for text in said if text.startswith("Start")] == [
+        "Start small-softmax-seed0",
+        "Start small-cosformer-seed0",
+    ]
+    times = {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
+    assert work(runs, cells("small", "softmax", "cosformer")) == ([], [])
+    assert times == {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
+
+
+def test_a_budget_stops_a_run_and_the_next_call_goes_on(fake: Callable[..., Path]) -> None:
+    runs = fake(small=100)
+    todo = cells("small", "softmax")
+    left, said = work(runs, todo, budget=0.8)
+    assert left == todo and said[1] == "The time is over; the same command goes on from here."
+    assert said[2].startswith("Stopped small-softmax-seed0 update ")
+    done = len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines())
+    assert 0 < done < 100
+    left, said = work(runs, todo)
+    assert not left and said[0] == "Resume small-softmax-seed0"
+    assert len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines()) == 100
+
+
+def test_a_signal_ends_the_queue_and_saves_the_run(fake: Callable[..., Path]) -> None:
+    runs = fake(small=500)
+    threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    left, said = work(runs, cells("small", "softmax"))
+    assert len(left) == 1 and said[-1].startswith("Stopped small-softmax-seed0")
+    assert json.loads((runs / "small-softmax-seed0" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_fine_tuning_waits_for_the_run_it_starts_from(fake: Callable[..., Path]) -> None:
+    runs = fake(mlm=3, finetune=3)
+    left, said = work(runs, [*cells("finetune", "softmax", start="mlm"), *cells("mlm", "softmax")], jobs=2)
+    assert not left
+    assert [text for text in said if text.startswith("Start")] == [
+        "Start mlm-softmax-seed0",
+        "Start finetune-softmax-seed0",
+    ]
+    experiment = json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())
+    assert experiment["start"] == str(runs / "mlm-softmax-seed0")
+    assert work(runs, cells("finetune", "relu", start="mlm"))[0] == cells("finetune", "relu", start="mlm")
+
+
+def test_a_run_that_diverged_is_a_result_and_not_run_again(fake: Callable[..., Path]) -> None:
+    runs = fake(small=5)
+    left, said = work(runs, cells("small", "identity"))
+    assert not left and said[1] == "small identity seed 0: the loss is not a number at update 2"
+    assert work(runs, cells("small", "identity")) == ([], [])
+    (line,), problems = collect(cells("small", "identity"), runs)
+    assert (line["status"], line["scores"], line["cpu_seconds"]) == ("diverged", {}, 1.5) and not problems
+
+
+def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    left, said = work(runs, cells("small", "missing_data", "softmax"))
+    assert [cell.attention for cell in left] == ["missing_data"]
+    assert said[1] == "small-missing_data-seed0: ended early; its last words: no data here"
+    assert said[2] == "Start small-softmax-seed0"
+
+
+def test_another_experiment_in_the_folder_is_left_alone(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    path = runs / "small-softmax-seed0" / "experiment.json"
+    values = json.loads(path.read_text())
+    values["train"]["lr"] = 0.7
+    path.write_text(json.dumps(values))
+    left, said = work(runs, cells("small", "softmax"))
+    assert len(left) == 1 and len(said) == 1
+    assert "holds another experiment (train.lr 0.7, not 0.1)" in said[0]
+
+
+@pytest.mark.parametrize(("file", "words"), [("experiment.json", "cannot be read"), ("result.json", "cannot be read")])
+def test_a_broken_run_is_named_and_skipped(fake: Callable[..., Path], file: str, words: str) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    (runs / "small-softmax-seed0" / file).write_text("{")
+    left, said = work(runs, cells("small", "softmax", "relu"))
+    assert [cell.attention for cell in left] == ["softmax"]
+    assert words in said[0] and file in said[0] and "remove" in said[0]
+
+
+def test_a_run_without_its_result_is_named_and_finished(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    (runs / "small-softmax-seed0" / "result.json").unlink()
+    assert collect(cells("small", "softmax"), runs) == ([], ["small-softmax-seed0 is not done"])
+    left, said = work(runs, cells("small", "softmax"))
+    assert not left and said[0] == "Resume small-softmax-seed0"
+
+
+def test_a_folder_that_does_not_say_what_it_holds_is_named(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    work(runs, cells("small", "softmax"))
+    (runs / "small-of-mine").mkdir()
+    (runs / "small-of-mine" / "experiment.json").write_text('{"recipe": "small", ')
+    (runs / "small-empty").mkdir()
+    lines, (problem,) = collect(cells("small", "softmax"), runs)
+    assert len(lines) == 1 and "small-of-mine" in problem and "cannot be read" in problem
+
+
+def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_path: Path) -> None:
+    runs = fake(small=40)
+    lock = tmp_path / "measuring"
+    metrics = runs / "small-softmax-seed0" / "metrics.jsonl"
+    seen: list[int] = []
+
+    def measure() -> None:
+        while not metrics.exists():
+            time.sleep(0.01)
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(0.2)
+            for _ in range(2):
+                seen.append(len(metrics.read_text().splitlines()))
+                time.sleep(0.4)
+
+    thread = threading.Thread(target=measure)
+    lock.touch()
+    thread.start()
+    left, _ = work(runs, cells("small", "softmax"), pause_while=lock)
+    thread.join()
+    assert not left and seen[0] == seen[1] < 40
+
+
+def test_two_queues_do_not_share_a_folder(fake: Callable[..., Path]) -> None:
+    runs = fake(small=3)
+    with (runs / ".queue").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another queue"):
+            work(runs, cells("small", "softmax"))
+
+
+def test_a_moved_folder_of_runs_counts(fake: Callable[..., Path], tmp_path: Path) -> None:
+    runs = fake(mlm=3, finetune=3)
+    todo = [*cells("mlm", "softmax"), *cells("finetune", "softmax", start="mlm")]
+    work(runs, todo)
+    moved = runs.rename(tmp_path / "elsewhere")
+    assert [state(cell, moved)[0] for cell in todo] == ["done", "done"]
+
+
+def test_a_run_under_another_name_is_used(fake: Callable[..., Path]) -> None:
+    runs = fake(mlm=3, finetune=3)
+    todo = [*cells("mlm", "softmax"), *cells("finetune", "softmax", start="mlm")]
+    work(runs, todo[:1])
+    (runs / "mlm-softmax-seed0").rename(runs / "mlm-of-mine")
+    (runs / "mlm-broken").mkdir()
+    (runs / "mlm-broken" / "experiment.json").write_text("{")
+    left, said = work(runs, todo)
+    assert not left and [text for text in said if text.startswith("Start")] == ["Start finetune-softmax-seed0"]
+    assert json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())["start"] == str(
+        runs / "mlm-of-mine"
+    )
+
+
+def test_a_start_from_another_attention_is_another_experiment(fake: Callable[..., Path]) -> None:
+    runs = fake(mlm=3, finetune=3)
+    work(runs, [*cells("mlm", "softmax", "relu"), *cells("finetune", "softmax", start="mlm")])
+    path = runs / "finetune-softmax-seed0" / "experiment.json"
+    path.write_text(path.read_text().replace("mlm-softmax-seed0", "mlm-relu-seed0"))
+    kind, why = state(Cell("finetune", "softmax", 0, "mlm"), runs)
+    assert kind == "other" and "start" in why

@@ -1,0 +1,284 @@
+"""The page from made-up results: each number where it belongs, what is missing said so, what is broken named."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cosformer.cli import main
+from cosformer.lab.render import write_report
+from cosformer.lab.render.page import HEADINGS
+
+
+class Page(HTMLParser):
+    """Headings with their text, images, tables as rows of words, ids and links."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.headings: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.rows: list[list[str]] = []
+        self.texts: dict[str, str] = {}
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self._open: list[str] = []
+        self.feed(self.source)
+        self.close()
+        assert not self._open, f"not closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids |= {values["id"] or ""} if "id" in values else set()
+        if tag == "img":
+            self.images.append(values)
+        if tag == "a":
+            self.links.append(values["href"] or "")
+        if tag == "h2":
+            self.headings.append("")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in ("img", "meta", "link"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "h2":
+            self.headings[-1] += data
+        if "td" in self._open or "th" in self._open:
+            self.rows[-1][-1] += (" " if self._open[-1] == "small" else "") + data
+        if self.headings and "style" not in self._open:
+            self.texts[self.headings[-1]] = self.texts.get(self.headings[-1], "") + data + " "
+
+    def row(self, *beginning: str) -> list[str]:
+        """The one row that begins so."""
+        found = [row for row in self.rows if tuple(row[: len(beginning)]) == beginning]
+        assert len(found) == 1, (beginning, found)
+        return found[0]
+
+
+def page_of(tmp_path: Path, runs: list[Path], results: Path | None) -> tuple[Page, list[str]]:
+    out = tmp_path / "out" / "report.html"
+    problems = write_report(out, runs, results)
+    return Page(out), problems
+
+
+def test_a_whole_page(results: Path, run: Path, tmp_path: Path) -> None:
+    page, problems = page_of(tmp_path, [run], results)
+    assert (
+        problems == [] and "skipped" not in page.texts.get("Summary", "") and '<div class="skipped">' not in page.source
+    )
+    assert tuple(page.headings) == HEADINGS
+    assert {link.removeprefix("#") for link in page.links} == page.ids and len(page.links) == len(HEADINGS)
+    # 2 of the operator, 2 of the zoo, 4 of the text model, 2 of figure 1, 8 of curves, 2 of figure 3
+    assert len(page.images) == 2 + 2 + 4 + 2 + 8 + 2
+    assert all(image["src"].startswith("data:image/") and len(image["alt"]) > 40 for image in page.images)  # pyright: ignore
+
+
+def test_the_numbers_are_those_of_the_files(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run], results)
+    cosformer, softmax = (next(row for row in page.rows if words in str(row)) for words in ("paper 23.1", "paper 26.2"))
+    # seeds 20, 21, 22: mean 21, standard error 1/sqrt(3)
+    assert cosformer[1] == "21.00 ± 0.58 paper 23.5" and cosformer[2] == "21.00 ± 0.58 paper 23.1"
+    assert softmax[1] == "not run paper 24.5" and softmax[2] == "31.50 one seed, at the baseline, paper 26.2"
+    relu = next(row for row in page.rows if "paper 1.993" in str(row))
+    assert relu == ["ReLU, no re-weighting", "2.125 one seed, paper 1.993", "2.125 one seed"]
+    tuned = next(row for row in page.rows if "paper 91.05" in str(row))
+    assert (
+        tuned[:3] == ["cosFormer", "not run paper 89.26", "81.25 one seed, paper 91.05"]
+        and tuned[-1] == "not run paper 85.25"
+    )
+    arena = next(row for row in page.rows if "paper 37.9" in str(row))
+    assert arena[:2] == ["cosFormer", "37.50 one seed, paper 37.9"]
+    assert "12.5× faster than softmax, causal, 4,096 tokens" in re.sub(r"\s+", " ", page.texts["Summary"])
+    assert "3×10⁻¹⁶" in page.texts["Summary"] and "1 of 2" in page.texts["Summary"]
+    assert page.row("causal, padded")[1:] == ["chunked", "float64", "3e-16", "4e-15", "yes"]
+    assert page.row("what peers/local")[1:] == ["12.5 (12.0 to 13.0) times faster", "at least 1"]
+    assert ["cosFormer", "4.625 ± 0.011", "3"] in page.rows and "0.125 better" in page.texts["Claims"]
+    assert page.texts["Claims"].count("not run") == 1
+    environment = page.texts["Environment and commands"]
+    assert "a made-up CPU" in environment and "cosformer train lm-small --model.attention softmax" in environment
+
+
+def test_alt_texts_hold_the_data(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run], results)
+    alts = " ".join(str(image["alt"]) for image in page.images)
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in alts
+    assert "softmax: from 4.000 at step 50 to 3.000 at step 100 (one seed)." in alts
+    assert "softmax: out of memory at 4,000." in alts and "cosformer: 1 at 1,000, 0.5 at 2,000." in alts
+    assert "cosformer: accuracy (%) 37.5, 0.5 training steps per second at 2,000, 200 MB." in alts
+    assert "cosFormer: 8 by 8, 100% of the weight within 0 positions of the diagonal" in alts
+
+
+def test_without_anything_each_section_says_not_run(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    page, problems = page_of(tmp_path, [], empty)
+    assert problems == [] and tuple(page.headings) == HEADINGS
+    for heading in HEADINGS[:-1]:
+        assert "not run" in page.texts[heading].lower(), heading
+    assert "paper 37.9" in page.source and "paper 23.1" in page.source
+
+
+def test_broken_files_are_named_and_the_rest_stands(results: Path, run: Path, tmp_path: Path) -> None:
+    (results / "torn.json").write_text('{"format": 1, "rows": [')
+    (results / "other.json").write_text("[1, 2]")
+    (results / "zoo.json").write_text(json.dumps({"format": 1, "rows": [{"id": "zoo/a/plain/time", "surprise": 1}]}))
+    ledger = json.loads((results / "ledger.json").read_text())
+    ledger["claims"].append({"key": "broken"})
+    (results / "ledger.json").write_text(json.dumps(ledger))
+    with (results / "runs.jsonl").open("a") as file:
+        file.write('{"recipe": "torn\n{"recipe": "lm-small"}\n')
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("not JSON\n")
+    page, problems = page_of(tmp_path, [run, tmp_path / "nothing"], results)
+    wanted = [
+        "nothing is not a run",
+        "metrics.jsonl line 3",
+        "runs.jsonl line 8",
+        "runs.jsonl line 9",
+        "torn.json",
+        "other.json",
+    ]
+    wanted += ["zoo.json cannot be used", "claim 3 of the ledger cannot be shown (KeyError: 'outcome')"]
+    assert len(problems) == len(wanted)
+    for words in wanted:
+        assert sum(words in problem for problem in problems) == 1, (words, problems)
+    assert page.source.count("skipped: ") == len(wanted)
+    assert tuple(page.headings) == HEADINGS and "1 of 2" in page.texts["Summary"]
+    assert len(page.images) == 2 + 4 + 2 + 8 + 2
+
+
+def test_a_run_in_both_places_counts_once(results: Path, run: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
+    line |= {"attention": "softmax", "scores": {"test": {"word_perplexity": 99.0}}}
+    with (results / "runs.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    page, _ = page_of(tmp_path, [run], results)
+    assert "31.50 one seed" in str(page.rows) and "99.0" not in str(page.rows)
+
+
+def test_what_was_run_comes_first_and_then_the_paper_s_rows(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run], results)
+    start = next(i for i, row in enumerate(page.rows) if "valid perplexity" in row)
+    assert [row[0] for row in page.rows[start + 1 : start + 5]] == [
+        "Transformer",
+        "cosFormer",
+        "Linear Trans.",
+        "RFA-Gaussian",
+    ]
+
+
+def test_figure_1_averages_over_what_all_of_its_circles_have(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[-2])
+    line |= {"recipe": "lra-image-small", "scores": {"test": {"accuracy": 0.9}}}
+    with (results / "runs.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    page, problems = page_of(tmp_path, [], results)
+    alts = " ".join(str(image["alt"]) for image in page.images)
+    assert problems == [] and "Figure 1, ours: listops." in alts and "cosformer: accuracy (%) 37.5" in alts
+
+
+def test_the_summary_counts_the_verdicts(results: Path, tmp_path: Path) -> None:
+    ledger = json.loads((results / "ledger.json").read_text())
+    ledger["claims"] += [ledger["claims"][1], ledger["claims"][0] | {"outcome": "undecided"}]
+    (results / "ledger.json").write_text(json.dumps(ledger))
+    page, _ = page_of(tmp_path, [], results)
+    words = re.sub(r"\s+", " ", page.texts["Summary"])
+    assert "1 of 4 claims of the paper hold here (1 undecided, 2 not run)" in words
+
+
+def test_maps_that_reproduce_drew_beside_the_runs_are_shown(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run.parent], None)
+    assert "Not run" in page.texts["Attention maps"]
+    (run.parent / "reproduce").mkdir()
+    (results / "figure3.json").rename(run.parent / "reproduce" / "figure3.json")
+    page, problems = page_of(tmp_path, [run.parent], None)
+    assert problems == [] and "Not run" not in page.texts["Attention maps"]
+    assert "How often a key is among those" in page.texts["Attention maps"]
+
+
+def test_a_run_under_way_does_not_cut_the_mean_of_the_finished_ones(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
+    half = line | {"seed": 7, "status": "running", "train_loss": [[50, 9.0]], "valid_loss": [], "scores": {}}
+    alone = half | {"attention": "linear"}
+    with (results / "runs.jsonl").open("a") as file:
+        file.write(json.dumps(half) + "\n" + json.dumps(alone) + "\n")
+    page, _ = page_of(tmp_path, [], results)
+    alts = " ".join(str(image["alt"]) for image in page.images)
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in alts
+    assert "linear: from 9.000 at step 50 to 9.000 at step 50 (one seed)." in alts
+
+
+def test_each_recipe_says_what_it_is_and_each_machine_is_there_once(results: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [], results)
+    assert page.source.count("<code>lra-listops-small</code>: 4 layers.") == 1
+    document = json.loads((results / "peers.json").read_text())
+    document["machine"]["kernels"] = "made by hand"
+    (results / "peers.json").write_text(json.dumps(document))
+    page, _ = page_of(tmp_path, [], results)
+    assert sum(row == ["cpu", "another CPU"] for row in page.rows) == 1 and ["kernels", "made by hand"] in page.rows
+
+
+def test_an_average_needs_every_task(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[-2])
+    tasks = ("listops", "text", "retrieval", "image", "pathfinder")
+    for count in (4, 5):
+        lines = [
+            line | {"recipe": f"lra-{task}-small", "scores": {"test": {"accuracy": 0.1 * i}}}
+            for i, task in enumerate(tasks[:count], start=1)
+        ]
+        (results / "runs.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        page, _ = page_of(tmp_path, [], results)
+        row = next(row for row in page.rows if "paper 37.9" in str(row))
+        assert row[-1] == ("30.00 paper 55.23" if count == 5 else "not run paper 55.23")
+
+
+def test_hostile_names_stay_text(results: Path, tmp_path: Path) -> None:
+    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
+    line |= {"attention": '<script>alert("x")</script>', "note": "</table><b>&", "command": "a && b <c>"}
+    (results / "runs.jsonl").write_text(json.dumps(line) + "\n")
+    page, problems = page_of(tmp_path, [], results)
+    assert problems == [] and "<script" not in page.source and '<script>alert("x")</script>' in str(page.rows)
+
+
+def test_it_needs_no_other_file_and_is_written_in_one_piece(results: Path, run: Path, tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, [run], results)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page.source) and "url(" not in page.source
+    assert "<script" not in page.source and "@import" not in page.source
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_a_failed_write_leaves_the_old_page(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out" / "report.html"
+    write_report(out, [], results)
+    before = out.read_text()
+
+    def fail(self: Path, *args: object, **kwargs: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_report(out, [], None)
+    assert out.read_text() == before and [path.name for path in out.parent.iterdir()] == ["report.html"]
+
+
+def test_the_command(
+    results: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", str(run.parent), str(tmp_path / "no"), "--results", str(results), "-o", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(out) and "skipped: " in captured.err and str(tmp_path / "no") in captured.err
+    assert "31.50" in out.read_text()
+    monkeypatch.chdir(tmp_path)  # where there is a folder runs
+    assert main(["report"]) == 0 and "31.50" in (tmp_path / "report.html").read_text()
+    monkeypatch.chdir(tmp_path / "new")
+    assert main(["report"]) == 2 and "nothing to report on" in capsys.readouterr().err
+    assert main(["report", str(run), "-o", str(tmp_path)]) == 2 and "is a folder" in capsys.readouterr().err

@@ -1,0 +1,269 @@
+"""Figures from made-up result files: each line, label and number is known beforehand."""
+
+import math
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cosformer.lab.render import palette
+from cosformer.lab.render.bubble import TradeOff, trade_off
+from cosformer.lab.render.chart import Chart, Line, draw
+from cosformer.lab.render.figure import Figure
+from cosformer.lab.render.frequency import frequency_document, frequency_figures
+from cosformer.lab.render.heat_maps import Panel, as_png, colours, heat_maps
+from cosformer.lab.render.loss_curves import loss_curves, mean_curve
+from cosformer.lab.render.png import png
+from cosformer.lab.render.speed import operator_times, text, zoo
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(figure: Figure) -> ET.Element:
+    assert figure.kind == "svg"
+    return ET.fromstring(figure.data)
+
+
+def of_class(figure: Figure, name: str) -> list[ET.Element]:
+    return [element for element in parsed(figure).iter() if element.get("class") == name]
+
+
+def labels(figure: Figure) -> list[str]:
+    return [element.text or "" for element in parsed(figure).iter(f"{SVG}text")]
+
+
+def document(*rows: dict[str, Any]) -> dict[str, Any]:
+    defaults = {"what": "w", "unit": "u", "better": "lower", "value": 1.0}
+    return {"format": 1, "rows": [defaults | row for row in rows]}
+
+
+def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
+    seeds = [[(50, 3.0 + seed), (100, 2.0 + seed)] for seed in range(3)]
+    curves = {"softmax": [[(50, 3.5), (100, 2.5)]], "cosformer": seeds, "relu": [], "identity": [[]]}
+    figure = loss_curves(curves, name="f", title="Training loss")
+    lines = of_class(figure, "line")
+    assert len(lines) == 3 + 1 + 1
+    assert sum(line.get("stroke-width") == "1" for line in lines) == 3
+    assert labels(figure).count("cosformer") == labels(figure).count("softmax") == 1
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in figure.alt
+    assert "softmax: from 3.500 at step 50 to 2.500 at step 100 (one seed)." in figure.alt
+    assert figure.alt.endswith("relu: not run. identity: not run.")
+    with pytest.raises(ValueError, match="no line has a point"):
+        loss_curves({"relu": []}, name="f", title="Training loss")
+
+
+def test_the_mean_is_of_the_steps_that_all_have() -> None:
+    assert mean_curve([[(1, 2.0), (2, 4.0), (3, 9.0)], [(2, 6.0), (3, 1.0), (4, 7.0)]]) == [(2, 5.0), (3, 5.0)]
+
+
+def test_times_of_the_operator() -> None:
+    results = document(
+        {"id": "forward/causal/64/sdpa", "milliseconds": {"cosformer": 1.0, "sdpa": 2.0}},
+        {"id": "forward/causal/128/sdpa", "milliseconds": {"cosformer": 2.0, "sdpa": 8.0}},
+        {"id": "forward/causal/128/limit", "milliseconds": {"cosformer": 2.0, "matmul": 0.5}},
+        {"id": "forward/non-causal/128/sdpa", "milliseconds": {"cosformer": 77.0, "sdpa": 99.0}},
+    )
+    figure = operator_times(results, "causal")
+    assert len(of_class(figure, "line")) == 2
+    assert {"cosformer", "softmax", "64", "128"} <= set(labels(figure)) and "matmul" not in labels(figure)
+    assert figure.alt.endswith("cosformer: 1 at 64, 2 at 128. softmax: 2 at 64, 8 at 128.")
+
+
+def test_the_zoo_and_what_was_not_run() -> None:
+    results = document(
+        {"id": "zoo/cosformer/plain/time", "by_length": {"1024": 3.0, "2048": 6.0}},
+        {"id": "zoo/cosformer/plain/memory", "by_length": {"1024": 5.0, "2048": 10.0}},
+        {"id": "zoo/linear/plain/memory", "by_length": {"1024": 0.0, "2048": 0.0}},
+        {"id": "zoo/bigbird/plain/time", "value": None, "note": "not run"},
+        {"id": "zoo/linear/plain/time", "by_length": {"1024": 4.0, "2048": 8.0}},
+    )
+    figure = zoo(results, "plain", "time")
+    assert (
+        len(of_class(figure, "line")) == 2 and "linear: 4 at 1K, 8 at 2K." in figure.alt and "bigbird" not in figure.alt
+    )
+    assert len(of_class(zoo(results, "plain", "memory"), "line")) == 1
+    with pytest.raises(ValueError, match="nothing to draw"):
+        zoo(results, "causal", "time")
+
+
+def test_a_line_is_where_its_numbers_are() -> None:
+    svg = draw(Chart("t", "x", "y", lines=[Line("a", [(0, 0), (10, 5), (20, 10)], "#123456")]), "alt")
+    path = next(e for e in ET.fromstring(svg).iter() if e.get("class") == "line").get("d") or ""
+    points = [tuple(map(float, pair.split())) for pair in path.removeprefix("M").split("L")]
+    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.11)
+    assert points[1][1] == pytest.approx((points[0][1] + points[2][1]) / 2, abs=0.11)
+    assert points[0][1] > points[2][1]  # up is more
+    logs = draw(
+        Chart("t", "x", "y", lines=[Line("a", [(1, 1), (10, 10), (100, 100)], "#123456")], log_x=True, log_y=True), ""
+    )
+    path = next(e for e in ET.fromstring(logs).iter() if e.get("class") == "line").get("d") or ""
+    points = [tuple(map(float, pair.split())) for pair in path.removeprefix("M").split("L")]
+    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.11)
+
+
+def test_memory_that_ran_out_is_a_cross() -> None:
+    lines = [Line("a", [(1, 1.0), (2, 2.0)], "#123456"), Line("b", [(1, 3.0)], "#654321", crosses=(2, 4))]
+    root = ET.fromstring(draw(Chart("t", "x", "y", lines=lines), "alt"))
+    assert sum(e.get("class") == "cross" for e in root.iter()) == 2
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    lines = [Line(f"line {i}", [(0, 0.0), (1, 1 + i * 1e-3)], "#123456") for i in range(8)]
+    root = ET.fromstring(draw(Chart("t", "x", "y", lines=lines), "alt"))
+    heights = sorted(float(e.get("y") or 0) for e in root.iter(f"{SVG}text") if (e.text or "").startswith("line "))
+    assert len(heights) == 8 and min(b - a for a, b in pairwise(heights)) >= 12
+
+
+def test_bubbles_have_the_memory_as_their_area() -> None:
+    found = [
+        TradeOff("cosformer", 55.0, 10.0, 100.0),
+        TradeOff("softmax", 54.0, 2.0, 400.0),
+        TradeOff("relu", 53.0, 9.0, None),
+    ]
+    figure = trade_off(found, name="f", title="T", score="average", speed="steps")
+    circles = of_class(figure, "bubble")
+    assert len(circles) == 3
+    radius = {c.get("stroke"): float(c.get("r") or 0) for c in circles}
+    looks = palette.styles(["cosformer", "softmax", "relu"])
+    assert radius[looks["softmax"][0]] == pytest.approx(2 * radius[looks["cosformer"][0]], abs=0.11)
+    assert "cosformer: average 55, 10 steps, 100 MB." in figure.alt and "memory not measured" in figure.alt
+    assert {"cosformer", "softmax", "relu"} <= set(labels(figure))
+
+
+def test_heat_maps_have_a_panel_each_and_say_how_far_they_look() -> None:
+    panels = [Panel("a", np.eye(32)), Panel("b", np.full((32, 32), 1 / 32)), Panel("c", np.zeros((4, 4)))]
+    figure = heat_maps(panels, name="f", title="T", caption="c")
+    assert len(list(parsed(figure).iter(f"{SVG}image"))) == 3 and labels(figure) == ["a", "b", "c"]
+    assert "a: 32 by 32, 100% of the weight within 2 positions of the diagonal, mean distance 0.0." in figure.alt
+    assert "c: 4 by 4, all zero." in figure.alt
+    single = heat_maps(panels[2:], name="f", title="T", caption="c", tokens=["a", " ", "\n", "b"])
+    assert labels(single) == ["c", "a", "a", "·", "·", "⏎", "⏎", "b", "b"]
+
+
+def test_the_sign_is_the_colour_and_the_size_the_opacity() -> None:
+    pixels = colours(np.array([[1.0, 0.0], [-1.0, 0.5]]))
+    assert tuple(pixels[0, 0]) == (*palette.POSITIVE, 255) and tuple(pixels[1, 0]) == (*palette.NEGATIVE, 255)
+    assert pixels[0, 1, 3] == 0 and 125 <= pixels[1, 1, 3] <= 132
+    assert colours(np.full((2, 2), np.nan))[..., 3].max() == 0
+    assert colours(np.full((2, 2), 0.2), full=1.0)[..., 3].tolist() == [[51, 51]] * 2  # two panels on one scale
+
+
+def test_large_matrices_are_averaged_in_blocks() -> None:
+    matrix = np.repeat(np.repeat(np.eye(256), 2, axis=0), 2, axis=1)
+    assert np.array_equal(colours(matrix), colours(np.eye(256)))
+    assert colours(np.ones((1000, 300))).shape == (256, 256, 4)
+
+
+def test_a_png_holds_the_pixels() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 4)).astype(np.uint8)
+    data = png(pixels)
+    image = pytest.importorskip("PIL.Image")
+    from io import BytesIO
+
+    assert np.array_equal(np.asarray(image.open(BytesIO(data))), pixels)
+    with pytest.raises(ValueError, match="uint8"):
+        png(np.zeros((2, 2, 4)))
+
+
+def test_a_grid_as_png() -> None:
+    pytest.importorskip("matplotlib")
+    data = as_png([Panel("a", np.eye(4)), Panel("b", np.eye(4))], title="T")
+    assert data.startswith(b"\x89PNG") and len(data) > 1000
+
+
+def test_figure_3_from_its_result_file() -> None:
+    weights = {"softmax": [np.eye(8)] * 2, "cosformer": [np.eye(8), np.full((8, 8), 1 / 8)]}
+    result = frequency_document(weights, threshold=0.9, command="made up")
+    assert result["panels"][1]["percent"][0] == [100, 50, 50, 50, 50, 50, 50, 50]
+    assert result["panels"][0]["counts"] == [1.0] * len(result["thresholds"]) and result["command"] == "made up"
+    large = frequency_document({"softmax": [np.full((300, 300), 1 / 300)]}, threshold=0.5)
+    assert np.shape(large["panels"][0]["percent"]) == (128, 128) and large["size"] == 300
+    assert np.mean(large["panels"][0]["percent"]) == pytest.approx(50, abs=1.5)
+    maps, keys = frequency_figures(result)
+    assert labels(maps)[:3] == ["vanilla", "cosFormer", "cos, bare"] and "90%" in maps.alt
+    away = np.abs(np.arange(8)[:, None] - np.arange(8))
+    cosine = np.cos(np.pi / 16 * away)  # a quarter turn over the eight positions
+    assert f"cos, bare: 8 by 8, {cosine.trace() / cosine.sum():.0%}" in maps.alt
+    assert f"mean distance {(cosine * away).sum() / cosine.sum():.1f}." in maps.alt.partition("cos, bare")[2]
+    assert labels(maps)[3:] == ["never", "always", "queries down, keys across"]
+    assert result["panels"][0]["distance"] == 0 and result["panels"][1]["distance"] == pytest.approx(21 / 16, abs=1e-3)
+    assert "softmax: half of it in 1.0 keys. cosformer: half of it in 3.0 keys." in keys.alt
+    with pytest.raises(ValueError, match="attention-frequency"):
+        frequency_figures({"format": 1, "rows": []})
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_stand_out_on_light_and_on_dark_pages_and_are_stable() -> None:
+    looks = palette.styles(["a", "cosformer", "b", "softmax", "relu", "c", "d", "e"])
+    assert len({colour for colour, _ in looks.values()}) == 8 and len({dashes for _, dashes in looks.values()}) == 8
+    dark = luminance("#14171c")
+    for colour, _ in looks.values():
+        assert 1.05 / (luminance(colour) + 0.05) >= 3 and (luminance(colour) + 0.05) / (dark + 0.05) >= 3, colour
+    assert palette.styles(["cosformer"]) == {"cosformer": looks["cosformer"]}
+    many = palette.styles([*(f"n{i}" for i in range(20)), "cosformer"])
+    assert len(many) == 21 and len(set(many.values())) == 2 and many["cosformer"] == looks["cosformer"]
+
+
+def test_faster_is_to_the_right_and_better_is_up() -> None:
+    found = [TradeOff("cosformer", 40.0, 8.0, None), TradeOff("softmax", 60.0, 2.0, None)]
+    figure = trade_off(found, name="f", title="T", score="s", speed="v")
+    looks = palette.styles(["cosformer", "softmax"])
+    place = {c.get("stroke"): (float(c.get("cx") or 0), float(c.get("cy") or 0)) for c in of_class(figure, "bubble")}
+    (fast_x, low_y), (slow_x, high_y) = (place[looks[name][0]] for name in ("cosformer", "softmax"))
+    assert fast_x > slow_x and high_y < low_y
+
+
+def test_a_label_away_from_its_circle_has_a_line_to_it() -> None:
+    crowd = [TradeOff(f"name{i}", 50 + 0.1 * i, 5 + 0.1 * i, None) for i in range(9)]
+    near = [TradeOff("a", 40, 2, None), TradeOff("b", 60, 8, None)]
+    assert of_class(trade_off([*crowd, *near], name="f", title="T", score="s", speed="v"), "leader")
+    assert not of_class(trade_off(near, name="f", title="T", score="s", speed="v"), "leader")
+
+
+def test_no_tick_covers_the_unit() -> None:
+    lines = [Line("a", [(0, 0.0), (1, 1.0)], "#123456")]
+    figure = Figure("f", draw(Chart("t", "x", "the unit", lines=lines), "alt").encode(), "svg", "alt", "c")
+    heights = {e.text: float(e.get("y") or 0) for e in parsed(figure).iter(f"{SVG}text")}
+    assert heights["1"] - heights["the unit"] >= 11
+
+
+def test_pictures_are_xml_whatever_the_names(tmp_path: Path) -> None:
+    lines = [Line("<b>&\"'", [(0, 1.0), (1, math.pi)], "#123456")]
+    figure = Figure("f", draw(Chart("a < b", "x & y", "", lines=lines), "alt < &").encode(), "svg", "alt", "c")
+    assert "<b>&\"'" in labels(figure)
+    assert figure.save(tmp_path / "new").read_bytes() == figure.data and figure.uri.startswith(
+        "data:image/svg+xml;base64,"
+    )
+
+
+def test_the_text_model_with_crosses_where_memory_ran_out() -> None:
+    results = document(
+        {"id": "text/training/1000/softmax", "milliseconds": {"softmax": 500.0}},
+        {"id": "text/training/1000/cosformer", "milliseconds": {"cosformer": 250.0, "softmax": 500.0}},
+        {"id": "text/training/2000/cosformer", "milliseconds": {"cosformer": 500.0}},
+        {"id": "text/inference/1000/cosformer", "milliseconds": {"cosformer": 10.0}},
+        {"id": "text/memory/training/1000/softmax", "value": 80.0},
+        {"id": "text/memory/training/2000/softmax", "value": None, "note": "out of memory: 8 GB"},
+        {"id": "text/memory/training/2000/linear", "value": None, "note": "not run: it has no such form"},
+        {"id": "text/memory/training/1000/cosformer", "value": 30.0},
+        {"id": "text/memory/training/2000/cosformer", "value": 60.0},
+        {"id": "text/order/training/1000", "value": 0.5},
+    )
+    speed = text(results, "training", "speed")
+    assert speed.alt.endswith(
+        "softmax: 2 at 1,000, 2 at 1,000. cosformer: 4 at 1,000, 2 at 2,000. softmax: out of memory at 2,000."
+    )
+    assert len(of_class(speed, "line")) == 2 and len(of_class(speed, "cross")) == 1 and "×" in speed.caption
+    memory = text(results, "training", "memory")
+    assert "cosformer: 30 at 1,000, 60 at 2,000." in memory.alt and len(of_class(memory, "cross")) == 1
+    heights = [float((of_class(f, "cross")[0].get("d") or "").split()[1].split("l")[0]) for f in (speed, memory)]
+    assert heights[0] > 200 > 60 > heights[1]  # the slowest is at the foot, the largest at the top
+    assert "×" not in text(results, "inference", "speed").caption
