@@ -5,18 +5,19 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cosformer.ops import chunked, native
+from cosformer.ops import batched, chunked, native
 from cosformer.ops.problem import Problem
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
     "dense": "the definition, an N x S matrix; any device",
-    "chunked": "linear, plain PyTorch; any device",
+    "chunked": "linear, plain PyTorch, chunk by chunk; any device",
+    "batched": "linear, plain PyTorch, all chunks at once; any device",
     "native": "linear, compiled kernels; float32 and bfloat16 on the CPU",
 }
 
 # linear backends: modules with `forward` and `backward`
-_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
+_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
 DENSE_UP_TO = {"native": 64, "chunked": 256}
