@@ -5,7 +5,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cosformer.ops import batched, chunked, native
+from cosformer.ops import batched, chunked, native, triton
 from cosformer.ops.problem import Problem
 
 # name -> one line for `cosformer check` and for errors
@@ -14,13 +14,15 @@ BACKENDS = {
     "chunked": "linear, plain PyTorch, chunk by chunk; any device",
     "batched": "linear, plain PyTorch, all chunks at once; any device",
     "native": "linear, compiled kernels; float32 and bfloat16 on the CPU",
+    "triton": "linear, Triton kernels; float32, float16 and bfloat16 on CUDA and ROCm GPUs",
 }
 
 # linear backends: modules with `forward` and `backward`
-_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native}
+_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
-DENSE_UP_TO = {"native": 64, "chunked": 256}
+# (batched and triton: not measured, there was no GPU)
+DENSE_UP_TO = {"native": 64, "chunked": 256, "batched": 256, "triton": 256}
 
 
 def kernel(name: str) -> ModuleType:
@@ -35,6 +37,8 @@ def _native_missing() -> str:
 
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
+    if name == "triton":
+        return triton.why_not(*tensors)
     if name != "native":
         return ""
     return _native_missing() or native.why_not_these(*tensors)
@@ -59,9 +63,10 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
     longest = max(q.shape[2], k.shape[2]) if cu_seqlens is None else max(DENSE_UP_TO.values()) + 1
+    plain = "chunked" if q.device.type == "cpu" else "batched"
+    compiled = "native" if q.device.type == "cpu" else "triton"
     # an exported program may run where the compiled kernels are not
-    compiled = not torch.compiler.is_exporting() and not why_not("native", q, k, v)
-    linear = "native" if compiled else "chunked"
+    linear = plain if torch.compiler.is_exporting() or why_not(compiled, q, k, v) else compiled
     return "dense" if longest <= DENSE_UP_TO[linear] else linear
 
 
