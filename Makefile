@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all coverage sanitize build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -33,6 +33,10 @@ test: lint types
 
 test-all: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# which lines of the package the tests run; the figure stands in CONTRIBUTING.md
+coverage: install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --cov=cosformer --cov-report=term
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 sanitize: install
