@@ -1,4 +1,4 @@
-"""The shape of the house: imports go one way, and every mechanism, data set, command and benchmark is in its table."""
+"""The architecture: imports go one way, and every mechanism, data set, command and benchmark is in its table."""
 
 import ast
 import re
