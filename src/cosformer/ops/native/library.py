@@ -37,6 +37,7 @@ class Library:
         self.dense = self._entry("cosformer_dense")
         self.product = self._entry("cosformer_product")
         self.outer = self._entry("cosformer_outer")
+        self.release = self._dll.cosformer_release
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self.choose(None)
 
