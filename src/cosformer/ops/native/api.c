@@ -22,6 +22,13 @@ static const kernels_t *const builds[] = {&kernels_generic};
 static int runs_here(const kernels_t *build) { return build != NULL; }
 #endif
 
+/* Whether the processor runs the build of this name; 0 for names that are none. */
+EXPORT int cosformer_runs(const char *name) {
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        if (!strcmp(name, builds[i]->name)) return runs_here(builds[i]);
+    return 0;
+}
+
 /* Choose the widest build the processor runs, or the one named. Returns its name, or NULL when that one cannot run. */
 EXPORT const char *cosformer_choose(const char *name) {
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
