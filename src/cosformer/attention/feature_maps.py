@@ -6,7 +6,6 @@ The base class of the family, and the maps that need no file of their own: ReLU,
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
