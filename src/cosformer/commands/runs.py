@@ -1,4 +1,4 @@
-"""``cosformer runs``: the runs of a folder, where they stand and what they reached."""
+"""``cosformer runs``: the runs of a folder: status, best score, time."""
 
 import argparse
 import json

@@ -172,13 +172,14 @@ def _batch_ratios(repeats: int, steps: int = 4) -> list[float]:
     optimiser = torch.optim.Adam(model.parameters())
 
     split = dataset.splits["train"]
+    labels = torch.from_numpy(np.array(split.labels))
 
     def deliver() -> list[tuple[torch.Tensor, torch.Tensor]]:
         order = np.random.default_rng(0).permutation(len(split))[: 32 * steps].reshape(steps, 32)
         return [
             (
                 torch.from_numpy(pad_rows([split.tokens[i] for i in rows], dataset.pad_id)[0]),
-                torch.from_numpy(split.labels[rows]),
+                labels[rows],
             )
             for rows in order
         ]
