@@ -51,8 +51,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert run.eval_curve("valid") == [(50, 2.5), (100, 2.25)]
     assert run.eval_curve("valid", "perplexity") == [(50, 12.2), (100, 9.5)]
     assert run.eval_curve("test") == []
-    assert run.score("test", "perplexity") == 8.4
-    assert run.score("valid", "perplexity") is None and run.score("test", "accuracy") is None
+    assert run.scores == {"test": {"loss": 2.125, "perplexity": 8.4}} and run.evaluation == "test" and run.finished
+    assert run.seconds == 12.5 and run.valid_loss == run.eval_curve("valid")
 
 
 def test_broken_lines_are_named_and_the_others_stay(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_no_result_is_no_problem_while_a_run_goes_on(tmp_path: Path) -> None:
     (path / "run.json").write_text(json.dumps({"status": "running"}))
     (path / "result.json").unlink()
     run, problems = read_run(path)
-    assert run is not None and run.result is None and run.status == "running" and problems == []
+    assert run is not None and not run.finished and run.status == "running" and problems == []
 
 
 def test_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
