@@ -230,7 +230,7 @@ def with_error(mean: float, error: float | None, digits: int | None = None) -> s
     return f"{mean:,.{digits}f} ± {error:,.{digits}f}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One number of a benchmark: ``value`` in ``unit``, median and quartiles. None: not measured, and ``note`` says why.
 
@@ -240,9 +240,7 @@ class Measurement:
     """
 
     kind: str
-    attention: str
-    unit: str
-    better: Literal["higher", "lower"]
+    attention: str = ""
     mode: str = ""
     length: int | None = None
     width: int | None = None
@@ -251,10 +249,11 @@ class Measurement:
     dtype: str = ""
     baseline: str = ""
     variant: str = ""
+    unit: str
+    better: Literal["higher", "lower"]
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    target: float | None = None
     milliseconds: float | None = None
     baseline_milliseconds: float | None = None
     megabytes: float | None = None
@@ -276,13 +275,6 @@ class Measurement:
         parts += [f"{self.batch} sequences"] if self.batch is not None else []
         parts += [part for part in (self.dtype, self.variant) if part]
         return ", ".join([*parts, f"against {self.baseline}"] if self.baseline else parts)
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None without a target or a value."""
-        if self.target is None or self.value is None:
-            return None
-        return self.value >= self.target if self.better == "higher" else self.value <= self.target
 
 
 _KEY = ("kind", "attention", "mode", "length", "width", "batch", "backend", "dtype", "baseline", "variant")
