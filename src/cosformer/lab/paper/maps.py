@@ -13,8 +13,7 @@ from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.state import DONE, diverged, place, state
 from cosformer.lab.records import read_run
-from cosformer.lab.render.frequency import frequency_document, frequency_figures
-from cosformer.lab.render.threshold import threshold_frequency
+from cosformer.lab.render.frequency import frequency_document, frequency_figures, threshold_frequency
 
 INPUTS = 8  # rows of the validation split
 RANDOM, SIZE = 5, 12

@@ -14,7 +14,7 @@ from cosformer.lab.paper.ledger import Line, sample
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.tables import average_measure
 from cosformer.lab.paper.verdict import NOT_RUN
-from cosformer.lab.render.bubble import TradeOff, trade_off
+from cosformer.lab.render.trade_off import TradeOff, trade_off
 
 COMMITTED = "text.json"
 

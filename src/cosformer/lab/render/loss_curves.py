@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cosformer.lab.records import Curve
-from cosformer.lab.render.chart import Chart, Line, draw
+from cosformer.lab.render.chart import Line, draw_lines
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
 
@@ -30,10 +30,10 @@ def loss_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str,
         (first, start), (last, end) = mean[0], mean[-1]
         words.append(f"{attention}: from {start:.3f} at step {first:,} to {end:.3f} at step {last:,} ({seeds}).")
     alt = f"{title}, against the step. {' '.join(words)}"
-    chart = Chart(title, "step", unit, lines=lines)
     several = any(len(found) > 1 for found in curves.values())
     caption = title + (": thin lines are seeds, the thick one is their mean." if several else ", one seed each.")
-    return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)
+    drawn = draw_lines(lines, title=title, x_label="step", y_label=unit, alt=alt)
+    return Figure(name, drawn, "svg", alt, caption)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cosformer.lab.bench.results import rows_of
-from cosformer.lab.render.chart import Chart, Line, draw, length
+from cosformer.lab.render.chart import Line, draw_lines, length
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
 
@@ -105,5 +105,5 @@ def _figure(
     measured = sorted({n for values in points.values() for n in values})
     ticks = [n for n in measured if not n & (n - 1)] or measured  # powers of two, where there are any
     alt = f"{title}: {unit} against the length. {' '.join(words)}"
-    chart = Chart(title, "tokens", unit, lines, log_x=True, log_y=True, ticks=ticks, crosses_low=crosses_low)
-    return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)
+    words = {"title": title, "x_label": "tokens", "y_label": unit, "alt": alt}
+    return Figure(name, draw_lines(lines, **words, lengths=ticks, crosses_low=crosses_low), "svg", alt, caption)
