@@ -272,7 +272,7 @@ class Measurement:
         parts = [" ".join(part for part in (name, self.mode, self.kind) if part)]
         parts += [f"N={self.length:,}"] if self.length is not None else []
         parts += [f"width {self.width}"] if self.width is not None else []
-        parts += [f"{self.batch} sequences"] if self.batch is not None else []
+        parts += [f"{self.batch} sequences"] if (self.batch or 1) > 1 else []
         parts += [part for part in (self.dtype, self.variant) if part]
         return ", ".join([*parts, f"against {self.baseline}"] if self.baseline else parts)
 

@@ -108,12 +108,14 @@ def _zoo(results: Results) -> list[Table]:
     header = ["attention", *(f"ms at {n:,}" for n in lengths), f"time at {factor}"]
     header += [*(f"MB at {n:,}" for n in lengths), f"memory at {factor}"]
 
+    def missing(m: Measurement | None) -> str:
+        return NO_SUCH_FORM if m is not None and m.note == NO_SUCH_FORM else NOT_RUN
+
     def found(kind: str, name: str, mode: str) -> list[str]:
         of = [cells.get((kind, name, mode, n)) for n in lengths]
         values = [m and (m.milliseconds if kind == "time" else m.value) for m in of]
         if any(value is None for value in values):
-            missing = NO_SUCH_FORM if of[-1] is not None and of[-1].note == NO_SUCH_FORM else NOT_RUN
-            return [missing] * (len(lengths) + 1)
+            return [missing(of[-1])] * (len(lengths) + 1)
         numbers = [float(value or 0) for value in values]
         return [*map(number, numbers), _growth(lengths, numbers)]
 
@@ -126,7 +128,8 @@ def _zoo(results: Results) -> list[Table]:
     rows = []
     for name in names:
         grown = [cells.get((f"{kind} growth", name, mode, lengths[-1])) for mode, kind in kinds]
-        rows.append([name, *(NO_SUCH_FORM if m is not None and m.note == NO_SUCH_FORM else cell(m) for m in grown)])
+        plain = [cells.get((kind, name, mode, lengths[-1])) for mode, kind in kinds]
+        rows.append([name, *(cell(a) if a and a.value else missing(b) for a, b in zip(grown, plain, strict=True))])
     if len(lengths) > 1:
         title = f"Growth from {lengths[-2]:,} to {lengths[-1]:,} tokens ({SPREAD}; linear is {lengths[-1] / lengths[-2]:g})."
         made.append(Table(title, ["attention", *(f"{mode}, {kind}" for mode, kind in kinds)], rows))
