@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cosformer.lab.records import Measurement, Results
 from cosformer.lab.render import palette
 from cosformer.lab.render.chart import Line, draw_lines
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.frequency import frequency_document, frequency_figures
 from cosformer.lab.render.heat_maps import Panel, as_png, colours, heat_maps
-from cosformer.lab.render.loss_curves import loss_curves, mean_curve
+from cosformer.lab.render.loss_curves import draw_curves, mean_curve
 from cosformer.lab.render.speed import operator_times, text, zoo
 from cosformer.lab.render.trade_off import TradeOff, trade_off
 
@@ -64,15 +65,15 @@ def labels(figure: Figure) -> list[str]:
     return [element.text or "" for element in parsed(figure).iter(f"{SVG}text")]
 
 
-def document(*rows: dict[str, Any]) -> dict[str, Any]:
-    defaults = {"what": "w", "unit": "u", "better": "lower", "value": 1.0}
-    return {"format": 1, "rows": [defaults | row for row in rows]}
+def results(*found: dict[str, Any]) -> Results:
+    made = [Measurement(**{"attention": "cosformer", "unit": "u", "better": "lower", **one}) for one in found]
+    return Results("made up", "command", "2026-01-01", {}, {}, tuple(made))
 
 
 def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
     seeds = [[(50, 3.0 + seed), (100, 2.0 + seed)] for seed in range(3)]
     curves = {"softmax": [[(50, 3.5), (100, 2.5)]], "cosformer": seeds, "relu": [], "identity": [[]]}
-    figure = loss_curves(curves, name="f", title="Training loss")
+    figure = draw_curves(curves, name="f", title="Training loss")
     lines = paths(figure, "line")
     assert len(lines) == 3 + 1 + 1
     assert sum(style(line).get("stroke-width", "1") == "1" for line in lines) == 3
@@ -81,7 +82,7 @@ def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
     assert "softmax: from 3.500 at step 50 to 2.500 at step 100 (one seed)." in figure.alt
     assert figure.alt.endswith("relu: not run. identity: not run.")
     with pytest.raises(ValueError, match="no line has a point"):
-        loss_curves({"relu": []}, name="f", title="Training loss")
+        draw_curves({"relu": []}, name="f", title="Training loss")
 
 
 def test_the_mean_is_of_the_steps_that_all_have() -> None:
@@ -89,33 +90,38 @@ def test_the_mean_is_of_the_steps_that_all_have() -> None:
 
 
 def test_times_of_the_operator() -> None:
-    results = document(
-        {"id": "forward/causal/64/sdpa", "milliseconds": {"cosformer": 1.0, "sdpa": 2.0}},
-        {"id": "forward/causal/128/sdpa", "milliseconds": {"cosformer": 2.0, "sdpa": 8.0}},
-        {"id": "forward/causal/128/limit", "milliseconds": {"cosformer": 2.0, "matmul": 0.5}},
-        {"id": "forward/non-causal/128/sdpa", "milliseconds": {"cosformer": 77.0, "sdpa": 99.0}},
+    causal: dict[str, Any] = {"kind": "forward", "mode": "causal"}
+    found = results(
+        causal | {"length": 64, "baseline": "sdpa", "milliseconds": 1.0, "baseline_milliseconds": 2.0},
+        causal | {"length": 128, "baseline": "sdpa", "milliseconds": 2.0, "baseline_milliseconds": 8.0},
+        causal | {"length": 128, "baseline": "limit", "milliseconds": 2.0, "baseline_milliseconds": 0.5},
+        causal | {"mode": "non-causal", "length": 128, "baseline": "sdpa", "milliseconds": 77.0},
     )
-    figure = operator_times(results, "causal")
+    figure = operator_times(found, "causal")
     assert len(groups(figure, "line")) == 2
-    assert {"cosformer", "softmax", "64", "128"} <= set(labels(figure)) and "matmul" not in labels(figure)
+    assert {"cosformer", "softmax", "64", "128"} <= set(labels(figure)) and "limit" not in labels(figure)
     assert figure.alt.endswith("cosformer: 1 at 64, 2 at 128. softmax: 2 at 64, 8 at 128.")
 
 
 def test_the_zoo_and_what_was_not_run() -> None:
-    results = document(
-        {"id": "zoo/cosformer/plain/time", "by_length": {"1024": 3.0, "2048": 6.0}},
-        {"id": "zoo/cosformer/plain/memory", "by_length": {"1024": 5.0, "2048": 10.0}},
-        {"id": "zoo/linear/plain/memory", "by_length": {"1024": 0.0, "2048": 0.0}},
-        {"id": "zoo/bigbird/plain/time", "value": None, "note": "not run"},
-        {"id": "zoo/linear/plain/time", "by_length": {"1024": 4.0, "2048": 8.0}},
+    def of(kind: str, name: str, *values: float | None) -> list[dict[str, Any]]:
+        field = "milliseconds" if kind == "time" else "value"
+        place: dict[str, Any] = {"kind": kind, "attention": name, "mode": "plain"}
+        return [place | {"length": n, field: value} for n, value in zip((1024, 2048), values, strict=True)]
+
+    found = results(
+        *of("time", "cosformer", 3.0, 6.0),
+        *of("memory", "cosformer", 5.0, 10.0),
+        *of("memory", "linear", 0.0, 0.0),
+        *of("time", "bigbird", None, None),
+        *of("time", "linear", 4.0, 8.0),
     )
-    figure = zoo(results, "plain", "time")
-    assert (
-        len(groups(figure, "line")) == 2 and "linear: 4 at 1K, 8 at 2K." in figure.alt and "bigbird" not in figure.alt
-    )
-    assert len(groups(zoo(results, "plain", "memory"), "line")) == 1
+    figure = zoo(found, "plain", "time")
+    assert len(groups(figure, "line")) == 2 and "linear: 4 at 1K, 8 at 2K." in figure.alt
+    assert "bigbird" not in figure.alt
+    assert len(groups(zoo(found, "plain", "memory"), "line")) == 1
     with pytest.raises(ValueError, match="nothing to draw"):
-        zoo(results, "causal", "time")
+        zoo(found, "causal", "time")
 
 
 def test_a_line_is_where_its_numbers_are() -> None:
@@ -270,25 +276,28 @@ def test_pictures_are_xml_whatever_the_names(tmp_path: Path) -> None:
 
 
 def test_the_text_model_with_crosses_where_memory_ran_out() -> None:
-    results = document(
-        {"id": "text/training/1000/softmax", "milliseconds": {"softmax": 500.0}},
-        {"id": "text/training/1000/cosformer", "milliseconds": {"cosformer": 250.0, "softmax": 500.0}},
-        {"id": "text/training/2000/cosformer", "milliseconds": {"cosformer": 500.0}},
-        {"id": "text/inference/1000/cosformer", "milliseconds": {"cosformer": 10.0}},
-        {"id": "text/memory/training/1000/softmax", "value": 80.0},
-        {"id": "text/memory/training/2000/softmax", "value": None, "note": "out of memory: 8 GB"},
-        {"id": "text/memory/training/2000/linear", "value": None, "note": "not run: it has no such form"},
-        {"id": "text/memory/training/1000/cosformer", "value": 30.0},
-        {"id": "text/memory/training/2000/cosformer", "value": 60.0},
-        {"id": "text/order/training/1000", "value": 0.5},
+    def of(kind: str, name: str, length: int, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "attention": name, "mode": "training", "length": length} | more
+
+    found = results(
+        of("speed", "softmax", 1000, milliseconds=500.0),
+        of("speed", "cosformer", 1000, milliseconds=250.0),
+        of("speed", "cosformer", 2000, milliseconds=500.0),
+        of("speed", "cosformer", 1000, milliseconds=10.0, mode="inference"),
+        of("memory", "softmax", 1000, value=80.0),
+        of("memory", "softmax", 2000, note="out of memory: 8 GB"),
+        of("memory", "linear", 2000, note="not run: it has no such form"),
+        of("memory", "cosformer", 1000, value=30.0),
+        of("memory", "cosformer", 2000, value=60.0),
+        of("order", "", 1000, value=0.5),
     )
-    speed = text(results, "training", "speed")
+    speed = text(found, "training", "speed")
     assert speed.alt.endswith(
         "softmax: 2 at 1,000, 2 at 1,000. cosformer: 4 at 1,000, 2 at 2,000. softmax: out of memory at 2,000."
     )
     assert len(groups(speed, "line")) == 2 and len(marks(speed, "cross")) == 1 and "×" in speed.caption
-    memory = text(results, "training", "memory")
+    memory = text(found, "training", "memory")
     assert "cosformer: 30 at 1,000, 60 at 2,000." in memory.alt and len(marks(memory, "cross")) == 1
     heights = [float(marks(f, "cross")[0].get("y") or 0) for f in (speed, memory)]
     assert heights[0] > 200 > 60 > heights[1]  # the slowest is at the foot, the largest at the top
-    assert "×" not in text(results, "inference", "speed").caption
+    assert "×" not in text(found, "inference", "speed").caption

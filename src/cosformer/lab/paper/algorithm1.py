@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from cosformer import terminal
-from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
+from cosformer.lab.records import Run
 from cosformer.ops.backends import available_backends
 from cosformer.ops.operator import cosformer_attention
 
@@ -52,7 +52,7 @@ def differences() -> list[dict[str, Any]]:
     return found
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
+def show(request: Request, runs: Sequence[Run]) -> None:
     """Print how far the operator is from the printed algorithm."""
     found = differences()
     rows = []

@@ -9,10 +9,9 @@ import numpy as np
 
 from cosformer import machine, terminal
 from cosformer.lab.paper.cells import ATTENTIONS, Cell, recipes_of
-from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.state import DONE, diverged, place, state
-from cosformer.lab.records import read_run
+from cosformer.lab.paper.state import DONE, place, state
+from cosformer.lab.records import Run, read_run
 from cosformer.lab.render.frequency import frequency_document, frequency_figures, threshold_frequency
 
 INPUTS = 8  # rows of the validation split
@@ -36,7 +35,7 @@ def algorithm2(matrices: Sequence[np.ndarray], threshold: float) -> np.ndarray:
     return found / len(matrices)
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
+def show(request: Request, runs: Sequence[Run]) -> None:
     """Algorithm 2 against its printed loops; then, for figure 3, the maps of the trained models."""
     if request.target == "algorithm2":
         _show_algorithm(request)
@@ -46,7 +45,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     for name in request.attentions or ATTENTIONS["figure3"]:
         cell = Cell(recipe, name, 0)
         run, _ = read_run(place(cell, request.runs)) if state(cell, request.runs)[0] == DONE else (None, [])
-        if run is None or diverged(run):
+        if run is None or run.path is None or run.diverged:
             print(f"{name}: not run ({request.runs / cell.name} holds no finished run of {recipe})")
             continue
         try:

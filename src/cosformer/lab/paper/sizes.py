@@ -6,9 +6,8 @@ from cosformer import terminal
 from cosformer.data.cache import prepared_sets
 from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
-from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.verdict import NOT_RUN
+from cosformer.lab.records import NOT_RUN, Run
 
 SETS = {
     "WikiText-103": ("wikitext103",),
@@ -44,7 +43,7 @@ def size(dataset: Dataset, split: str) -> int | None:
     return len(part) if dataset.num_classes else len(part.tokens.flat)
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
+def show(request: Request, runs: Sequence[Run]) -> None:
     """Print ours beside the paper's; a set that is not prepared is named as such."""
     have = largest()
     rows, values = [], []

@@ -1,9 +1,9 @@
 """Lines or bubbles over two axes, each with its name beside it instead of a legend."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cosformer.lab.render.figure import canvas, svg
 
@@ -96,17 +96,9 @@ def draw_bubbles(bubbles: Sequence[Bubble], *, title: str, x_label: str, y_label
         circles = []
         for b in sorted(bubbles, key=lambda b: -(b.size or 0)):  # small ones on top
             radius = 5.0 if b.size is None else max(3.0, 22 * math.sqrt(b.size / largest))
-            look = {"markerfacecolor": "none" if b.size is None else f"{b.colour}59", "markeredgecolor": b.colour}
-            axes.plot(
-                b.x,
-                b.y,
-                "o",
-                markersize=2 * radius,
-                markeredgewidth=1.5,
-                gid=f"bubble-{b.label}",
-                clip_on=False,
-                **look,
-            )
+            look: dict[str, Any] = {"markerfacecolor": "none" if b.size is None else f"{b.colour}59"}
+            look |= {"markeredgecolor": b.colour, "markeredgewidth": 1.5, "gid": f"bubble-{b.label}", "clip_on": False}
+            axes.plot(b.x, b.y, "o", markersize=2 * radius, **look)
             circles.append((b, radius))
         _ticks(axes, ())
         _label(drawn, axes, circles)
@@ -148,7 +140,7 @@ def _ticks(axes: "Axes", lengths: Sequence[float]) -> None:
             axis.set_major_locator(LogLocator(subs=(1,) if tens >= 3 else (1, 2, 5), numticks=12))
         else:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(_formatter(short))
+        axis.set_major_formatter(lambda value, position: short(value))
     if lengths:
         kept, last = [], -math.inf
         for n in lengths:
@@ -157,10 +149,6 @@ def _ticks(axes: "Axes", lengths: Sequence[float]) -> None:
                 kept.append(n)
                 last = middle + half
         axes.set_xticks(kept, [length(n) for n in kept])
-
-
-def _formatter(words: Callable[[float], str]) -> Callable[[float, int], str]:
-    return lambda value, position: words(value)
 
 
 def _pixels(axes: "Axes", x: float, y: float) -> tuple[float, float]:

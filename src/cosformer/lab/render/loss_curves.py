@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from cosformer.lab.records import Curve
+from cosformer.lab.records import Curve, Run
 from cosformer.lab.render.chart import Line, draw_lines
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
@@ -10,9 +10,22 @@ from cosformer.lab.render.palette import styles
 PAPER = ("softmax", "cosformer", "relu")  # vanilla, cosFormer, without re-weighting: the paper's figure 4
 
 
-def loss_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
-    """``curves``: for each attention the curves of its seeds, as ``run.train_curve()`` or ``run.eval_curve("valid")``;
-    an attention without any is named as not run."""
+def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
+    """Training and validation loss of the runs of one recipe, where any was logged. Of an attention the finished runs count;
+    while there are none, those that are under way: a mean over both would end early."""
+    chosen = {name: [x for x in runs if x.attention == name and x.status == "done"] for name in attentions}
+    chosen = {name: done or [x for x in runs if x.attention == name] for name, done in chosen.items()}
+    recipe = runs[0].recipe if runs else ""
+    found = []
+    for kind, field in (("training", "train_loss"), ("validation", "valid_loss")):
+        curves = {name: [getattr(run, field) for run in of_name] for name, of_name in chosen.items()}
+        if any(curve for seeds in curves.values() for curve in seeds):
+            found.append(draw_curves(curves, name=f"figure4-{kind}", title=f"{kind.capitalize()} loss, {recipe}"))
+    return found
+
+
+def draw_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
+    """``curves``: for each attention those of its seeds; an attention without any is named as not run."""
     looks = styles(list(curves))
     lines: list[Line] = []
     words: list[str] = []
