@@ -8,7 +8,7 @@ import pytest
 
 from cosformer import cli
 from cosformer.commands.train import parse as parse_training
-from cosformer.lab.bench import results, table
+from cosformer.lab.render.table import insert
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,10 +67,10 @@ def test_the_code_is_short() -> None:
 def test_the_table_of_attentions_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "attentions", "--markdown"]) == 0
     printed = capsys.readouterr().out.strip()
-    assert table.insert(README, "attentions", printed) == README, "put the output of the command between the markers"
+    assert insert(README, "attentions", printed) == README, "put the output of the command between the markers"
 
 
-def test_verdicts_and_speed_are_those_of_the_committed_results(tmp_path: Path) -> None:
+def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
     lines = ROOT / "docs" / "results" / "runs.jsonl"
     if not lines.exists():
         assert "<!-- results:start -->\nNot run yet.\n<!-- results:end -->" in README
@@ -82,19 +82,6 @@ def test_verdicts_and_speed_are_those_of_the_committed_results(tmp_path: Path) -
     assert copy.read_text(encoding="utf-8") == README, (
         "run: cosformer reproduce ledger --show --from docs/results/runs.jsonl --into README.md"
     )
-
-
-def test_short_input_is_slower_by_hundredths_of_a_millisecond_and_128_tokens_are_not() -> None:
-    """What the README and docs/explanation/when_not.md say in words."""
-    words = "Below 64 tokens softmax attention is faster, by hundredths of a millisecond a call"
-    page = (ROOT / "docs" / "explanation" / "when_not.md").read_text(encoding="utf-8")
-    assert words in README and words in page and "from 128 tokens on cosFormer is" in page
-    rows = results.rows_of(results.read(ROOT / "docs" / "results" / "attention.json"))
-    forward = {row.id: row for row in rows if row.id.startswith("forward/") and row.id.endswith("/sdpa")}
-    extra = [row.value or 0.0 for row in forward.values() if row.unit == results.DIFFERENCE]
-    assert 5 < max(extra) < 95
-    long = [row.value or 0.0 for name, row in forward.items() if int(name.split("/")[2]) >= 128]
-    assert len(long) >= 8 and min(long) > 1
 
 
 def test_platforms_are_named() -> None:
