@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cosformer.cli import main
+from cosformer.extras import MissingExtra
 from cosformer.lab.render import write_report
 from cosformer.lab.render.page import HEADINGS
 
@@ -223,6 +224,17 @@ def test_each_recipe_says_what_it_is_and_each_machine_is_there_once(results: Pat
     (results / "peers.json").write_text(json.dumps(document))
     page, _ = page_of(tmp_path, [], results)
     assert sum(row == ["cpu", "another CPU"] for row in page.rows) == 1 and ["kernels", "made by hand"] in page.rows
+
+
+def test_without_matplotlib_the_tables_stand(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(extra: str, package: str) -> None:
+        raise MissingExtra(f"get it with:\n    pip install 'cosformer[{extra}]'")
+
+    monkeypatch.setattr("cosformer.lab.render.figure.require", missing)
+    page, problems = page_of(tmp_path, [], results)
+    (problem,) = problems
+    assert "the pictures cannot be drawn" in problem and "cosformer[plot]" in problem
+    assert page.images == [] and page.row("cosFormer", "21.00 ± 0.58 / 23.5")
 
 
 def test_hostile_names_stay_text(results: Path, tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def heat_maps(
         return Figure(name, svg(drawn, alt), "svg", alt, caption)
 
 
-def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), columns: int = 4) -> bytes:
+def as_png(
+    panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), columns: int = 4, dpi: int = 144
+) -> bytes:
     """The same grid as one PNG on white, below its title."""
     width = max(_WIDTH, 110 * min(columns, len(panels)))
     how = "queries down, keys across" + ("" if len(panels) == 1 else "; each panel has its own scale")
@@ -67,15 +69,8 @@ def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), c
                 0, 1 - (16 * i + 13) / height, line, va="baseline", weight="bold" if i < len(words) - 1 else "normal"
             )
         out = BytesIO()
-        drawn.savefig(
-            out,
-            format="png",
-            dpi=144,
-            facecolor="white",
-            metadata={"Software": None},
-            pad_inches=0.1,
-            bbox_inches="tight",
-        )
+        look = {"facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
+        drawn.savefig(out, format="png", dpi=dpi, metadata={"Software": None}, **look)
         return out.getvalue()
 
 

@@ -8,7 +8,7 @@ _DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (4, 2), (1, 2), (12, 4), (6, 2, 1, 
 _GREY = 6
 
 # attentions that are often seen together always look the same
-_FIXED = {"cosformer": 0, "softmax": 1, "sdpa": 1, "relu": 2, "leaky_relu": 3, "authors": 3, "identity": 4}
+_FIXED = {"cosformer": 0, "softmax": 1, "sdpa": 1, "relu": 2, "leaky_relu": 3, "authors' code": 3, "identity": 4}
 
 INK, RULE = "#59616c", "#8b949e"  # text; thin lines, which do for either page. figures.mplstyle has both, too
 DARK = {INK: "#a9b2bd"}  # a colour of a light page -> on a dark one

@@ -9,7 +9,7 @@ from cosformer.lab.render.chart import Line, draw_lines, length
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
 
-_BASELINES = {"sdpa": "softmax", "authors": "authors"}  # of the operator -> for people
+_BASELINES = {"sdpa": "softmax", "authors": "authors' code"}  # of the operator -> for people
 TEXT = ("cosformer", "softmax", "linear", "performer", "linformer", "local", "longformer", "bigbird")
 ZOO = ("cosformer", "softmax", "relu", "linear", "performer", "linformer", "longformer", "bigbird")
 
