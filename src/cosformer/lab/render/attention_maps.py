@@ -68,4 +68,4 @@ def draw_attention_maps(path: Path, names: Sequence[str] = tuple(ATTENTIONS)) ->
     q, k = example_input()
     panels = [Panel(name, attention_matrix(example_attention(name), q, k).numpy()) for name in names]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(as_png(panels, title="Attention on one and the same input", columns=7, dpi=100))
+    path.write_bytes(as_png(panels, title="Attention on one and the same input", columns=7, dpi=90))

@@ -65,11 +65,9 @@ def as_png(
     with _grid(panels, tokens, columns, width=width, head=16 * len(words) + 8) as drawn:
         height = drawn.bbox.height
         for i, line in enumerate(words):
-            drawn.text(
-                0, 1 - (16 * i + 13) / height, line, va="baseline", weight="bold" if i < len(words) - 1 else "normal"
-            )
-        out = BytesIO()
-        look = {"facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
+            weight = "bold" if i < len(words) - 1 else "normal"
+            drawn.text(0, 1 - (16 * i + 13) / height, line, va="baseline", weight=weight)
+        out, look = BytesIO(), {"facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
         drawn.savefig(out, format="png", dpi=dpi, metadata={"Software": None}, **look)
         return out.getvalue()
 
