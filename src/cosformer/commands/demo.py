@@ -97,6 +97,7 @@ def _show_exactness(results: Path) -> bool:
 
 def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
+    from cosformer.extras import MissingExtra
     from cosformer.lab.bench.attention import forward
     from cosformer.lab.records import Results
     from cosformer.lab.render.speed import operator_times
@@ -122,7 +123,10 @@ def _show_speed(results: Path, threads: int) -> None:
     about: dict[str, Any] = {"machine": machine.describe(threads), **machine.provenance(["demo"])}
     measured = Results(benchmark="attention", settings=settings, measurements=tuple(found), **about)
     (results / "attention.json").write_text(measured.json(), encoding="utf-8")
-    print(f"The plot: {operator_times(measured, 'causal').save(results.parent)}\n")
+    try:
+        print(f"The plot: {operator_times(measured, 'causal').save(results.parent)}\n")
+    except MissingExtra as error:
+        print(f"No plot: {error}\n")
 
 
 def _peak(kind: str, n: int, threads: int) -> int | None:

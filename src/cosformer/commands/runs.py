@@ -1,4 +1,4 @@
-"""``cosformer runs``: the runs of a folder, where they stand and what they reached."""
+"""``cosformer runs``: the runs of a folder, how far they are and their best score."""
 
 import argparse
 import json
