@@ -165,12 +165,7 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
             raise FileNotFoundError("the run softmax has no best weights")
         return [np.eye(8)]
 
-    def done(path: Path) -> tuple[Run, list[str]]:
-        return Run("mlm-wikitext2-small", "mlm", path.name, 0, "done", path=path), []
-
-    monkeypatch.setattr(maps, "state", lambda cell, runs: ("done", ""))
-    monkeypatch.setattr(maps, "place", lambda cell, runs: runs / cell.attention)
-    monkeypatch.setattr(maps, "read_run", done)
+    monkeypatch.setattr(maps, "finished", lambda cell, runs: runs / cell.attention)
     monkeypatch.setattr(maps, "run_weights", weights)
     maps.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
     out, err = capsys.readouterr()

@@ -10,8 +10,8 @@ import numpy as np
 from cosformer import machine, terminal
 from cosformer.lab.paper.cells import ATTENTIONS, Cell, recipes_of
 from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.state import DONE, place, state
-from cosformer.lab.records import Run, read_run
+from cosformer.lab.paper.summary import finished
+from cosformer.lab.records import Run
 from cosformer.lab.render.frequency import frequency_document, frequency_figures, threshold_frequency
 
 INPUTS = 8  # rows of the validation split
@@ -44,12 +44,12 @@ def show(request: Request, runs: Sequence[Run]) -> None:
     weights: dict[str, list[np.ndarray]] = {}
     for name in request.attentions or ATTENTIONS["figure3"]:
         cell = Cell(recipe, name, 0)
-        run, _ = read_run(place(cell, request.runs)) if state(cell, request.runs)[0] == DONE else (None, [])
-        if run is None or run.path is None or run.diverged:
+        run = finished(cell, request.runs)
+        if run is None:
             print(f"{name}: not run ({request.runs / cell.name} holds no finished run of {recipe})")
             continue
         try:
-            weights[name] = run_weights(run.path)
+            weights[name] = run_weights(run)
         except (FileNotFoundError, ValueError) as error:
             print(f"skipped: {error}", file=sys.stderr)
     if not weights:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cosformer.lab.paper.cells import Cell, recipes_of
 from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.state import DONE, place, state
-from cosformer.lab.records import NOT_RUN, Run, read_run
+from cosformer.lab.paper.summary import finished
+from cosformer.lab.records import NOT_RUN, Run
 
 OURS, VANILLA = "cosformer", "softmax"
 SHOWN = 3  # of each kind
@@ -53,14 +53,6 @@ def show(request: Request, runs: Sequence[Run]) -> None:
         print(as_text(recipe, samples))
     if found:
         print(f"Every row: {request.write_lines(asdict(sample) | {'kind': sample.kind} for sample in found)}")
-
-
-def finished(cell: Cell, runs: Path) -> Path | None:
-    """The folder of the cell's run, if it is done and has weights."""
-    if state(cell, runs)[0] != DONE:
-        return None
-    run, _ = read_run(place(cell, runs))
-    return None if run is None or run.diverged else run.path
 
 
 def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:

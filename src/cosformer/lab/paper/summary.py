@@ -29,6 +29,12 @@ def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[Run], list[str]]:
     return sorted(done, key=lambda run: run.cell), problems
 
 
+def finished(cell: Cell, runs: Path) -> Path | None:
+    """The folder of the cell's run, if it is done and has weights."""
+    run, _ = read_run(place(cell, runs)) if state(cell, runs)[0] == DONE else (None, [])
+    return None if run is None or run.diverged else run.path
+
+
 def one_line(run: Run) -> str:
     """A finished run for people: score, baseline, time."""
     name = f"{run.recipe} {run.attention} seed {run.seed}"

@@ -69,39 +69,33 @@ def frequency_figures(document: dict[str, Any]) -> list[Figure]:
     return [maps, Figure("figure3-keys", keys, "svg", alt, f"{what}: lower is more concentrated.")]
 
 
-def threshold_frequency(matrices: Iterable[np.ndarray], threshold: float) -> np.ndarray:
-    """The share of ``matrices`` (each [N,S], rows of weights) in which key l is among the first of row i.
+def taken(matrix: np.ndarray, threshold: float) -> np.ndarray:
+    """Which keys algorithm 2 takes of each row of ``matrix`` [N,S]: the largest weights until their sum exceeds ``threshold``,
+    that one included. A row that never gets there (weights that are all zero, or negative) gives all its keys."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold={threshold}; it is a share of the attention, from 0 to 1")
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"a matrix of weights has two axes; this one has the shape {matrix.shape}")
+    order = np.argsort(-matrix, axis=1, kind="stable")
+    sums = np.cumsum(np.take_along_axis(matrix, order, axis=1), axis=1)
+    # the largest sum so far: with negative weights a sum may fall below the threshold again, but the walk has ended
+    before = np.pad(np.maximum.accumulate(sums, axis=1)[:, :-1] <= threshold, ((0, 0), (1, 0)), constant_values=True)
+    found = np.empty_like(before)
+    np.put_along_axis(found, order, before, axis=1)
+    return found
 
-    The first are the largest weights of the row, taken until their sum exceeds ``threshold``, that one included. A row that
-    never gets there (weights that are all zero, or negative) counts all its keys, as in the paper's loop.
-    """
-    _check(threshold)
-    total: np.ndarray | None = None
-    count = 0
-    for matrix in matrices:
-        order, sums = _largest_first(matrix)
-        taken = np.empty(order.shape)
-        np.put_along_axis(taken, order, _taken(sums, threshold).astype(np.float64), axis=1)
-        total = taken if total is None else total + taken
-        count += 1
-    if total is None:
-        raise ValueError("no matrix to count in")
-    return total / count
+
+def threshold_frequency(matrices: Iterable[np.ndarray], threshold: float) -> np.ndarray:
+    """The share of ``matrices`` in which algorithm 2 takes key l of row i [N,S]."""
+    return np.mean([taken(matrix, threshold) for matrix in _some(matrices)], axis=0)
 
 
 def threshold_counts(matrices: Iterable[np.ndarray], thresholds: Sequence[float]) -> np.ndarray:
     """For each of ``thresholds`` the mean number of keys that algorithm 2 takes of a row, over rows and matrices."""
-    for threshold in thresholds:
-        _check(threshold)
-    counts, rows = np.zeros(len(thresholds)), 0
-    for matrix in matrices:
-        _, sums = _largest_first(matrix)
-        for i, threshold in enumerate(thresholds):
-            counts[i] += _taken(sums, threshold).sum()
-        rows += matrix.shape[0]
-    if not rows:
-        raise ValueError("no matrix to count in")
-    return counts / rows
+    chosen = _some(matrices)
+    rows = sum(len(matrix) for matrix in chosen)
+    return np.array([sum(taken(matrix, x).sum() for matrix in chosen) for x in thresholds]) / rows
 
 
 def mean_distance(matrices: Iterable[np.ndarray]) -> float:
@@ -128,22 +122,8 @@ def cosine_matrix(n: int, max_len: int | None = None) -> np.ndarray:
     return np.cos(np.pi / 2 * (place[:, None] - place) / max_len)
 
 
-def _largest_first(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns by falling weight, and the running sums along them."""
-    matrix = np.asarray(matrix, dtype=np.float64)
-    if matrix.ndim != 2:
-        raise ValueError(f"a matrix of weights has two axes; this one has the shape {matrix.shape}")
-    order = np.argsort(-matrix, axis=1, kind="stable")
-    return order, np.cumsum(np.take_along_axis(matrix, order, axis=1), axis=1)
-
-
-def _taken(sums: np.ndarray, threshold: float) -> np.ndarray:
-    """Which places of the sorted rows are taken: those before which no sum was above the threshold."""
-    # the largest sum so far: with negative weights a sum may fall below the threshold again, but the walk has ended
-    above = np.maximum.accumulate(sums, axis=1) > threshold
-    return np.pad(~above[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-
-
-def _check(threshold: float) -> None:
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"threshold={threshold}; it is a share of the attention, from 0 to 1")
+def _some(matrices: Iterable[np.ndarray]) -> list[np.ndarray]:
+    found = list(matrices)
+    if not found:
+        raise ValueError("no matrix to count in")
+    return found

@@ -15,12 +15,8 @@ from cosformer.lab.render.material import Material
 from cosformer.lab.render.trade_off import our_trade_off, paper_trade_off
 
 _UNITS = {"memory_gb": "memory (GB)"}
-_VERDICTS = {
-    "holds here": ("good", "●"),
-    "does not hold here": ("bad", "▲"),
-    "undecided": ("open", "◐"),
-    "not run": ("open", "○"),
-}
+_HOLDS = "holds here"
+_VERDICTS = {_HOLDS: ("good", "●"), "does not hold here": ("bad", "▲"), "undecided": ("open", "◐")}  # others: open, ○
 
 
 def summary(material: Material) -> Html:
@@ -34,13 +30,7 @@ def summary(material: Material) -> Html:
 
 def exactness(material: Material) -> Html:
     if not material.checks:
-        return join(
-            [
-                paragraph(
-                    "Not run: ", code("cosformer check --json > RESULTS/check.json"), " measures it.", class_="soft"
-                )
-            ]
-        )
+        return _not_run("cosformer check --json > RESULTS/check.json", "measures it")
     parts: list[Html] = []
     for name, check in material.checks.items():
         parts += material.guarded(name, lambda check=check: [*_exactness(check)])
@@ -49,9 +39,7 @@ def exactness(material: Material) -> Html:
 
 def speed(material: Material) -> Html:
     if not material.benches:
-        return paragraph(
-            "Not run: ", code("cosformer bench attention --json RESULTS/attention.json"), " measures it.", class_="soft"
-        )
+        return _not_run("cosformer bench attention --json RESULTS/attention.json", "measures it")
     parts: list[Html] = []
     known = list(_TITLES)
     for name in sorted(material.benches, key=lambda name: known.index(name) if name in known else len(known)):
@@ -64,16 +52,12 @@ def attention_maps(material: Material) -> Html:
     parts: list[Html] = []
     for name, document in material.frequencies.items():
         parts += material.guarded(name, lambda document=document: [gallery(frequency_figures(document))])
-    return (
-        join(parts)
-        if parts
-        else paragraph("Not run: ", code("cosformer reproduce figure3"), " draws them.", class_="soft")
-    )
+    return join(parts) if parts else _not_run("cosformer reproduce figure3", "draws them")
 
 
 def claims(material: Material) -> Html:
     if material.ledger is None:
-        return paragraph("Not run: ", code("cosformer reproduce ledger"), " tests the paper's claims.", class_="soft")
+        return _not_run("cosformer reproduce ledger", "tests the paper's claims")
     lead = paragraph(
         "Each claim of the paper, the small experiment that tests it, and the verdict by a rule fixed before the runs."
     )
@@ -113,14 +97,12 @@ def _exactness_tiles(material: Material) -> Iterator[tuple[str, str]]:
 
 
 def _claim_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    if material.ledger is not None:
-        found = [claim.get("outcome") for claim in material.ledger["claims"]]
-        outcomes = [outcome for outcome in found if outcome in _VERDICTS]
-        held = outcomes.count("holds here")
-        others = ", ".join(f"{outcomes.count(x)} {x}" for x in _VERDICTS if x != "holds here" and x in outcomes)
+    found = [claim["outcome"] for claim in material.ledger["claims"] if "outcome" in claim] if material.ledger else []
+    others = ", ".join(f"{found.count(x)} {x}" for x in dict.fromkeys(found) if x != _HOLDS)
+    if found:
         yield (
-            f"{held} of {len(outcomes)}",
-            f"claims of the paper hold here ({others})" if others else "claims of the paper hold here",
+            f"{found.count(_HOLDS)} of {len(found)}",
+            f"claims of the paper hold here{f' ({others})' if others else ''}",
         )
 
 
@@ -141,17 +123,10 @@ def _exactness(check: dict[str, Any]) -> Iterator[Html]:
     yield paragraph(
         f"{verdict}: the linear form is the definition, rearranged. Largest relative error of an output: {words}."
     )
-    rows = [
-        [
-            f["form"],
-            f["backend"],
-            f["dtype"],
-            f"{f['output']:.0e}",
-            f"{f['gradient']:.0e}",
-            "yes" if f["passed"] else "no",
-        ]
-        for f in findings
-    ]
+    rows = []
+    for f in findings:
+        errors = [f"{f[what]:.0e}" for what in ("output", "gradient")]
+        rows.append([f["form"], f["backend"], f["dtype"], *errors, "yes" if f["passed"] else "no"])
     header = ["form", "backend", "dtype", "output", "gradient", "within its limit"]
     yield details(f"All {len(rows)} measurements", table(header, rows))
 
@@ -202,7 +177,7 @@ def _trade_offs(material: Material) -> list[Figure]:
 
 
 def _claim(claim: dict[str, Any]) -> Html:
-    style, sign = _VERDICTS[claim["outcome"]]
+    style, sign = _VERDICTS.get(claim["outcome"], ("open", "○"))
     given = claim.get("rows", [])
     seeds = ["seeds"] if any("seeds" in row for row in given) else []  # a benchmark has none
     rows = []
@@ -226,6 +201,10 @@ def _scientific(value: float) -> str:
     mantissa, _, exponent = f"{value:.0e}".partition("e")
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) if exponent else ""
     return f"{mantissa}×10{raised}" if raised else mantissa
+
+
+def _not_run(command: str, words: str) -> Html:
+    return paragraph("Not run: ", code(command), f" {words}.", class_="soft")
 
 
 def _minutes(seconds: float | None) -> str:
