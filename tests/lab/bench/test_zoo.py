@@ -64,14 +64,10 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ) -> Iterator[Measurement]:
         asked.append(attentions)
         for name in attentions.split(","):
-            yield Measurement(
-                kind="time", attention=name, mode="plain", length=512, unit="ms", better="lower", value=1.0
-            )
-            if name == "linear" and len(asked) == 1:
-                raise KeyboardInterrupt
-            yield Measurement(
-                kind="memory", attention=name, mode="plain", length=512, unit="MB", better="lower", value=1.0
-            )
+            for kind in ("time", "memory", "growth"):
+                if (name, kind, len(asked)) == ("linear", "growth", 1):
+                    raise KeyboardInterrupt
+                yield Measurement(kind=kind, attention=name, length=512, unit="x", better="lower", value=1.0)
 
     monkeypatch.setattr(zoo, "measurements", measurements)
     target = tmp_path / "zoo.json"
@@ -83,7 +79,7 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert cli.main([*words, "--resume"]) == 0
     assert asked == ["relu,linear,spe", "linear,spe"]
     found = [(m.attention, m.kind) for m in read_results(target).measurements]
-    assert found == [(name, kind) for name in ("relu", "linear", "spe") for kind in ("time", "memory")]
+    assert found == [(name, kind) for name in ("relu", "linear", "spe") for kind in ("time", "memory", "growth")]
     assert cli.main([*words, "--resume", "--lengths", "1024,2048"]) == cli.EXIT_USAGE
 
 
