@@ -9,7 +9,7 @@ import torch
 
 from cosformer import cli
 from cosformer.lab import numbers as paper
-from cosformer.lab.paper import algorithm1, maps, text_speed
+from cosformer.lab.paper import algorithms, figures
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.samples import Sample, as_text, shortened
 from cosformer.lab.records import Measurement, Results, Run
@@ -22,7 +22,7 @@ def lines_of(path: Path) -> list[dict]:
 
 def test_algorithm1_of_one_key_gives_its_value() -> None:
     q, k, v = torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[3.0, 4.0]])
-    torch.testing.assert_close(algorithm1.algorithm1(q, k, v), v)
+    torch.testing.assert_close(algorithms.algorithm1(q, k, v), v)
 
 
 def test_algorithm1_is_the_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,15 +35,15 @@ def test_algorithm1_is_the_operator(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_algorithm1_notices_another_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = algorithm1.cosformer_attention
-    monkeypatch.setattr(algorithm1, "cosformer_attention", lambda *args, **more: real(*args, **more) * 1.001)
+    real = algorithms.cosformer_attention
+    monkeypatch.setattr(algorithms, "cosformer_attention", lambda *args, **more: real(*args, **more) * 1.001)
     assert cli.main(["reproduce", "algorithm1", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
     assert "DIFFERS" in capsys.readouterr().out
 
 
 def test_algorithm2_by_hand() -> None:
     matrix = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]])
-    assert maps.algorithm2([matrix], 0.5).tolist() == [[1, 1, 0], [0, 0, 1], [1, 1, 0]]
+    assert algorithms.algorithm2([matrix], 0.5).tolist() == [[1, 1, 0], [0, 0, 1], [1, 1, 0]]
 
 
 def test_algorithm2_is_ours(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_algorithm2_is_ours(tmp_path: Path) -> None:
 
 
 def test_algorithm2_notices_another_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "threshold_frequency", lambda matrices, threshold: np.zeros(matrices.shape[1:]))
+    monkeypatch.setattr(algorithms, "threshold_frequency", lambda matrices, threshold: np.zeros(matrices.shape[1:]))
     assert cli.main(["reproduce", "algorithm2", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
 
 
@@ -96,7 +96,7 @@ def test_figure1_takes_score_speed_and_memory(tmp_path: Path, capsys: pytest.Cap
     ]
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "results" / "text.json").write_text(speeds(cosformer=20.0).json())
-    text_speed.show(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
+    figures.show(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
     assert "cosformer" in (tmp_path / "reproduce" / "figure1.svg").read_text()
     assert (tmp_path / "reproduce" / "figure1-paper.svg").exists()
     whose = [row["whose"] for row in lines_of(tmp_path / "reproduce" / "figure1.jsonl")]
@@ -130,13 +130,11 @@ def test_table5_measures_once(
 
 
 def test_figure4_draws_both_halves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from cosformer.lab.paper import curves
-
     runs = []
     for name, last in (("softmax", 5.0), ("cosformer", 4.5)):
         losses: dict = {"train_loss": [(1, 7.0), (9, last)], "valid_loss": [(3, 6.5), (6, 6.0), (9, last)]}
         runs.append(Run("mlm-wikitext2-small", "mlm", name, 0, "done", **losses))
-    curves.show(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
+    figures.show(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
     out = capsys.readouterr().out
     assert "6.500" in out and "4.500" in out and "not run" in out
     for half in ("training", "validation"):
@@ -165,9 +163,9 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
             raise FileNotFoundError("the run softmax has no best weights")
         return [np.eye(8)]
 
-    monkeypatch.setattr(maps, "finished", lambda cell, runs: runs / cell.attention)
-    monkeypatch.setattr(maps, "run_weights", weights)
-    maps.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
+    monkeypatch.setattr(figures, "finished", lambda cell, runs: runs / cell.attention)
+    monkeypatch.setattr(figures, "run_weights", weights)
+    figures.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
     out, err = capsys.readouterr()
     assert "skipped: the run softmax has no best weights" in err
     names = [row["attention"] for row in lines_of(tmp_path / "reproduce" / "figure3.jsonl")]

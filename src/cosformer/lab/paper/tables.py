@@ -1,14 +1,33 @@
-"""Tables 1 to 4 and 6: which recipes stand in which column, at either scale."""
+"""The paper's tables: 1 to 4 and 6 from runs, 5 from the text benchmark, 7 from the data sets as prepared here."""
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
+from cosformer.data.cache import prepared_sets
+from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
 from cosformer.lab.paper.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
 from cosformer.lab.paper.request import Request
-from cosformer.lab.records import Run
+from cosformer.lab.records import NOT_RUN, Measurement, Results, Run, read_results
+from cosformer.lab.render.bench_tables import tables as bench_tables
 from cosformer.lab.render.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
+from cosformer.lab.render.table import Table
 
+SETS = {
+    "WikiText-103": ("wikitext103",),
+    "QQP": ("qqp",),
+    "SST-2": ("sst2",),
+    "MNLI": ("mnli",),
+    "IMDB": ("imdb", "text"),
+    "AMAZON": ("amazon",),
+    "ListOps": ("listops", "listops-small"),
+    "AAN": ("retrieval",),
+    "CIFAR-10": ("image",),
+    "Pathfinder": ("pathfinder", "pathfinder-small"),
+}
+SPLITS = ("train", "valid", "test")
+COMMITTED = "text.json"
 _PAPER: dict[str, paper.Table] = {
     "table1": paper.TABLE1,
     "table2": paper.TABLE2,
@@ -59,6 +78,84 @@ def as_text(target: str, scale: str, runs: Sequence[Run], attentions: Sequence[s
 
 def show(request: Request, runs: Sequence[Run]) -> None:
     """Print the table and write its cells as JSON lines."""
+    if request.target == "table5":
+        return _show_speeds(request)
+    if request.target == "table7":
+        return _show_sizes(request)
     print(as_text(request.target, request.scale, runs, request.attentions))
     found = cells(request.target, request.scale, runs, request.attentions)
     print(f"\nEvery cell: {request.write_lines(entry.as_dict(request.target) for entry in found)}")
+    return None
+
+
+def speeds_of(request: Request) -> Results | None:
+    """What ``cosformer bench text`` gave: in the folder of the runs, measured now, or (to show only) the committed one."""
+    path = request.out / COMMITTED
+    if path.exists():
+        return read_results(path)
+    if not request.measure:
+        committed = request.docs / "results" / COMMITTED
+        return read_results(committed) if committed.exists() else None
+    from cosformer.lab.bench import runner
+
+    given: dict[str, Any] = {
+        "attentions": request.attentions and ",".join(request.attentions),
+        "lengths": request.lengths,
+    }
+    given |= {"batch": request.batch, "width": request.width}
+    options = {name: value for name, value in given.items() if value is not None}
+    return runner.measure("text", options, ["reproduce", "table5"], save=path)
+
+
+def _show_speeds(request: Request) -> None:
+    """Table 5: speed and memory of the byte-level text classifier."""
+    speeds = speeds_of(request)
+    if speeds is None:
+        print("Table 5: not run; `cosformer reproduce table5` measures it")
+        return
+    print("\n\n".join([*(table.text for table in bench_tables(speeds)), speeds.source]))
+    print(f"\nEvery row: {request.write_lines(map(_said, speeds.measurements))}")
+
+
+def _said(m: Measurement) -> dict[str, Any]:
+    return {name: value for name, value in vars(m).items() if value not in (None, "")}
+
+
+def largest() -> dict[str, Dataset]:
+    """Of each data set the prepared one with the most training rows (tokens, where it is one stream)."""
+    found: dict[str, Dataset] = {}
+    for folder in prepared_sets():
+        dataset = open_dataset(folder)
+        best = found.get(dataset.name)
+        if best is None or (size(dataset, "train") or 0) > (size(best, "train") or 0):
+            found[dataset.name] = dataset
+    return found
+
+
+def size(dataset: Dataset, split: str) -> int | None:
+    """Rows of a split; tokens of a stream of text; None where there is no such split."""
+    if split not in dataset.splits:
+        return None
+    part = dataset.splits[split]
+    return len(part) if dataset.num_classes else len(part.tokens.flat)
+
+
+def _show_sizes(request: Request) -> None:
+    """Print ours beside the paper's; a set that is not prepared is named as such."""
+    have = largest()
+    rows, values = [], []
+    for name, theirs in paper.TABLE7.items():
+        dataset = next((have[key] for key in SETS[name] if key in have), None)
+        ours = {split: size(dataset, split) if dataset else None for split in SPLITS}
+        cells = [f"{_number(ours[split]) if dataset else NOT_RUN} / {_number(theirs[split])}" for split in SPLITS]
+        rows.append([name, *cells])
+        values.append({"set": name, "ours": ours if dataset else None, "paper": theirs})
+    print(f"{paper.TITLES['table7']}\n\n{Table('', ['ours / paper', *SPLITS], rows).text}\n")
+    print(
+        "Ours: as prepared here (`cosformer data get NAME`), small recipes shrink some; tokens for WikiText-103, rows otherwise."
+    )
+    print(f"Every row: {request.write_lines(values)}")
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
