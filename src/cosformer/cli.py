@@ -25,7 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("cosformer.commands.runs", "the runs of a folder: status, best score, time"),
     "report": ("cosformer.commands.report", "one HTML page with all runs and measurements"),
     "visualize": ("cosformer.commands.visualize", "attention maps of each layer and head of a model, on your own text"),
-    "reproduce": ("cosformer.commands.reproduce", "a table, a figure or all claims of the paper, with our numbers beside it"),
+    "reproduce": (
+        "cosformer.commands.reproduce",
+        "a table, a figure or all claims of the paper, with our numbers beside it",
+    ),
 }
 
 # 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;

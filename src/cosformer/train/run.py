@@ -14,9 +14,8 @@ from transformers.trainer_utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
-from cosformer.lab.records import RESULT_FILE, RUN_FILE
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
