@@ -8,6 +8,9 @@ from torch import Tensor
 from cosformer.ops import batched, chunked, native, triton
 from cosformer.ops.problem import Problem
 
+# torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
     "dense": "the definition, an N x S matrix; any device",
@@ -62,12 +65,20 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
-    longest = max(q.shape[2], k.shape[2]) if cu_seqlens is None else max(DENSE_UP_TO.values()) + 1
-    plain = "chunked" if q.device.type == "cpu" else "batched"
-    compiled = "native" if q.device.type == "cpu" else "triton"
+    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    linear = plain if torch.compiler.is_exporting() or why_not(compiled, q, k, v) else compiled
-    return "dense" if longest <= DENSE_UP_TO[linear] else linear
+    linear = plain if is_exporting() or why_not(compiled, q, k, v) else compiled
+    short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
+    return "dense" if short else linear
+
+
+def _at_most(length: int, limit: int) -> bool:
+    """Whether ``length <= limit``; of an exported program, which cannot choose when it runs, for all its lengths."""
+    if not is_exporting():
+        return length <= limit
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
+
+    return statically_known_true(length <= limit)
 
 
 def fits_compiled_dense(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, p: Problem) -> bool:

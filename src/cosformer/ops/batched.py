@@ -6,12 +6,12 @@ arithmetic. Longer sequences go through in segments with a carried state, so tha
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cosformer.ops.autocast import without_autocast
 from cosformer.ops.chunks import (
     Packing,
     Stack,
@@ -47,7 +47,7 @@ def forward(
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
     out, den = new_output(q, v), q.new_empty(*q.shape[:3], 1, dtype=accumulator(q.dtype))
     kv, z = _state(k, v, kv, z, p)
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         if cu_seqlens is not None:
             for piece, span in _packed_segments(q, k, v, cu_seqlens, p):
                 piece.finish_rows(*piece.rows(piece.key_sums(kv, z)[0]), out[:, :, span], den[:, :, span])
@@ -85,7 +85,7 @@ def backward(
     first = _state(k, v, kv, z, p)
     dkv, dz = g_kv.flatten(0, 1), g_z.flatten(0, 1)
     rows = (g_out, out, den[..., None], dq)
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         if cu_seqlens is not None:
             for piece, span in _packed_segments(q, k, v, cu_seqlens, p):
                 piece.gradients(*first, dkv, dz, *(x[:, :, span] for x in (*rows, dk, dv)))
@@ -283,11 +283,6 @@ class _Segment:
         if self.hidden is not None and not self.p.relu:
             dk.masked_fill_(self.hidden, 0)
         self.at.unfold(total_v, dv)
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    # a meta device has no autocast to switch off
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def _through_relu(grad: Tensor, x: Tensor, p: Problem) -> Tensor:
