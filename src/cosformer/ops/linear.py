@@ -121,12 +121,14 @@ def _compute(
         plain = not need_state and kv is None and unwatched(q, k, v)
         if plain and backends.fits_compiled_dense(q, k, v, cu_seqlens, p):
             return backends.kernel("native").dense(q, k, v, key_mask, p), None, None
-    if backend == "chunked" and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
+    if backend in ("chunked", "batched") and torch.compiler.is_compiling() and not p.causal and cu_seqlens is None:
         backend = "factored"
     if backend not in _PLAIN_FORMS:
         return _run_kernel((q, k, v, kv, z, key_mask, cu_seqlens), p, start, backend)
-    if backend == "step" and not backends.why_not("native", q, k, v) and unwatched(q, k, v, kv, z):
-        return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
+    if backend == "step" and unwatched(q, k, v, kv, z):
+        for compiled in ("native", "triton"):
+            if not backends.why_not(compiled, q, k, v):
+                return backends.kernel(compiled).step(q, k, v, kv, z, key_mask, p)
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
     k, v = hide(k, key_mask), hide(v, key_mask)
