@@ -8,8 +8,6 @@ from cosformer import json_files
 from cosformer.experiment import METRICS_FILE
 from cosformer.train.checkpoints import write_atomically
 
-TIMES = ("seconds", "tokens_per_second")  # everything else is the same in a repeated run
-
 
 class Metrics:
     """Appends lines to the file of ``run``; ``write=False`` (other processes than the first) does nothing."""
