@@ -1,4 +1,4 @@
-"""``cosformer runs``: the runs of a folder, how far they are and their best score."""
+"""``cosformer runs``: the runs of a folder: status, best score, time."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one JSON object a line, cut back to the checkpoint that a resumed run goes on from."""
+"""``metrics.jsonl``: one JSON object a line, cut back to the checkpoint from which a run is resumed."""
 
 import json
 from pathlib import Path
