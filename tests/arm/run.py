@@ -22,7 +22,7 @@ GCC, EMULATOR, OBJDUMP = "aarch64-linux-gnu-gcc", "qemu-aarch64", "aarch64-linux
 CLANG = ("clang", "--target=aarch64-linux-gnu")  # the compiler of macOS, where the kernels were not run
 FORWARD, DENSE, STEP = range(3)
 CASES, SEED = 300, 0
-FLOAT32 = 5e-6  # of the magnitude: sums, states, and results before they are rounded
+FLOAT32 = 1e-6  # of the magnitude: sums, states, and results before they are rounded
 HALF_ULP = 2.0**-8  # of a bfloat16 number, relative to it
 
 
