@@ -3,11 +3,13 @@
 import functools
 import math
 import os
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from cosformer.ops.backends import available_backends
 from cosformer.ops.native.library import INSTRUCTION_SETS, loaded
 
 settings.register_profile(
@@ -31,16 +33,34 @@ def nan_filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
+@contextmanager
+def chosen_instructions(name):
+    """The build of the native kernels with this name; skips where the processor does not run it."""
+    library = loaded()
+    before = library.instructions
+    try:
+        library.choose(name)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield name
+    library.choose(before)
+
+
 @pytest.fixture(params=INSTRUCTION_SETS)
 def instructions(request):
     """Each build of the native kernels that this processor runs, by name."""
-    library = loaded()
-    before = library.instructions
-    if request.param not in library.instruction_sets:
-        pytest.skip(f"this processor does not run the {request.param} kernels")
-    library.choose(request.param)
-    yield request.param
-    library.choose(before)
+    with chosen_instructions(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=["dense", "chunked", *(f"{b} {i}" for b in ("auto", "native") for i in INSTRUCTION_SETS)])
+def form(request):
+    """Each backend; the native one, and what auto takes, once for each instruction set."""
+    backend, *names = request.param.split()
+    if backend not in ("auto", *available_backends()):
+        pytest.skip(f"no {backend} backend here")
+    with chosen_instructions(*names) if names and "native" in available_backends() else nullcontext():
+        yield backend
 
 
 def write_out(q, k, v, *, causal=False, max_len=None, q_offset=0, align="absolute", key_mask=None, eps=1e-6):

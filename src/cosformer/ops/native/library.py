@@ -40,6 +40,7 @@ class Library:
         self.dense = self._entry("cosformer_dense")
         self.product = self._entry("cosformer_product")
         self.outer = self._entry("cosformer_outer")
+        self.release = self._dll.cosformer_release
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self._dll.cosformer_runs.argtypes = [ctypes.c_char_p]
         #: those that this processor runs
