@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-instruction-sets test-arm test-oldest fuzz sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-instruction-sets test-arm test-oldest fuzz coverage sanitize build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -35,6 +35,10 @@ test: lint types
 test-all: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 	$(MAKE) test-instruction-sets
+
+# which lines of the package the tests run; the figure stands in CONTRIBUTING.md
+coverage: install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --cov=cosformer --cov-report=term
 
 # the operator's tests with the other builds of the kernels that this processor runs
 test-instruction-sets: install

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Traits
-from cosformer.attention.feature_map import FeatureMap, widen
+from cosformer.attention.feature_maps import FeatureMap, widen
 
 EPS = {"softmax": 1e-4, "relu": 1e-3}  # for each kernel
 LARGEST = 60.0  # log of the largest key feature: float32 sums stay finite; only a key along a row of W gets there
