@@ -85,7 +85,7 @@ def packed_bytes(x: Array, half: bool) -> bytes:
     return (single.view(np.uint32) >> 16).astype(np.uint16).tobytes() if half else single.tobytes()
 
 
-class Problem:
+class AttentionSpec:
     """The numbers of a case, what the driver reads, and what must come back."""
 
     def __init__(self, case: Case, rng: np.random.Generator) -> None:
@@ -215,7 +215,7 @@ def main() -> int:
     problems = []
     for number in range(CASES):
         rng = np.random.default_rng([SEED, number])
-        problems.append(Problem(draw(rng), rng))
+        problems.append(AttentionSpec(draw(rng), rng))
     with tempfile.TemporaryDirectory() as folder:
         binary = build(Path(folder))
         counts = count_instructions(binary)
@@ -227,7 +227,7 @@ def main() -> int:
     return report(problems, done.stdout) or int(counts["vector fmla"] < 100)
 
 
-def report(problems: list[Problem], output: bytes) -> int:
+def report(problems: list[AttentionSpec], output: bytes) -> int:
     at, failed, worst = 0, 0, {True: {}, False: {}}
     for number, problem in enumerate(problems):
         got = {}

@@ -10,7 +10,8 @@ import torch
 from cosformer import cli
 from cosformer.commands import check
 from cosformer.lab.bench import exactness
-from cosformer.ops.backends import BACKENDS, available_backends, choose
+from cosformer.ops.backends import BACKENDS, available_backends
+from cosformer.ops.dispatch import choose
 
 
 def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:

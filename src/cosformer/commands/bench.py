@@ -11,7 +11,6 @@ BENCHES: dict[str, tuple[str, str]] = {
     ),
     "peers": ("cosformer.lab.bench.peers", "each attention against the independent package of the same method"),
     "native": ("cosformer.lab.bench.native", "the compiled kernels against the machine's limit and their goals"),
-    "products": ("cosformer.lab.bench.products", "linear layers over many rows: our products against torch's"),
     "data": ("cosformer.lab.bench.data", "generators, preparation and batches"),
     "generate": ("cosformer.lab.bench.generate", "time and memory a token, with a state and with a key-value cache"),
     "train": ("cosformer.lab.bench.train", "tokens per second of each attention in a small language model; the engine"),

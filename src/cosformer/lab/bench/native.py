@@ -141,10 +141,10 @@ def _actions(shape: Shape, causal: bool, n: int, dtype: Any = None) -> dict[str,
 
     from cosformer.ops import native
     from cosformer.ops.operator import cosformer_attention
-    from cosformer.ops.problem import Problem
+    from cosformer.ops.spec import AttentionSpec
 
     q, k, v = _tensors(shape, n, dtype)
-    problem = Problem(True, causal, 0, 0, n, n, "clamp", 1e-6)
+    problem = AttentionSpec(True, causal, 0, 0, n, n, "clamp", 1e-6)
     kept = torch.empty(1, shape.heads, n, shape.e, dtype=dtype)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     out, gradient = cosformer_attention(*leaves, causal=causal, max_len=n), torch.randn_like(v)

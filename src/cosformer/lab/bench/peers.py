@@ -144,7 +144,7 @@ def _reformer(causal: bool) -> tuple[Action, Action]:
 
 def _linear() -> tuple[Action, Action]:
     """Plain causal linear attention of given features; ours divides by the row sums, the package's product does not."""
-    from cosformer.ops.linear import linear_attention
+    from cosformer.ops.operator import linear_attention
 
     package = require("peers", "fast_transformers.causal_product")
     q, k, v = _heads()

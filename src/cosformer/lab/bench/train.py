@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
         "dropout, against the same model with torch's softmax attention, the attentions taking turns, each timed update behind an "
-        "untimed one of the same model, with the allocator set as `cosformer train` sets it. Run it on a quiet machine. "
+        "untimed one of the same model. Run it on a quiet machine. "
         "Needs cosformer[hf]."
     )
     add = parser.add_argument
@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     require("hf", "transformers")
     import torch
 
-    from cosformer import allocator, machine
+    from cosformer import machine
     from cosformer.lab.bench import engine, results
 
     labels = variants(args.attentions, args.backends)
@@ -96,7 +96,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     repeats = min(args.repeats, 3) if args.quick else args.repeats
     limit = int(1e9 * args.memory_limit) if args.memory_limit else int(0.7 * machine.memory("MemAvailable"))
     torch.set_num_threads(args.threads)
-    kept = allocator.keep_freed_memory()  # as `cosformer train` does
     about = machine.describe(args.threads)
     rows = [
         row
@@ -114,7 +113,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": repeats,
         "dropout": 0,
         "optimizer": "Adam",
-        "allocator": allocator.describe(kept),
         "memory_limit_gb": limit / 1e9,
     }
     return results.document(rows, about, machine.provenance(_command(args)), settings)
@@ -136,10 +134,10 @@ def length_rows(
     n: int, labels: Sequence[str], *, width: int, tokens: int, repeats: int, memory: int
 ) -> Iterator["Row"]:
     """One row per variant at length ``n``; all of them and softmax take turns."""
-    from cosformer.allocator import give_back
     from cosformer.lab.bench.measure import interleaved, ratio, spread
     from cosformer.lab.bench.results import Row, measured
     from cosformer.lab.bench.steps import attempt, training_step
+    from cosformer.ops.native.memory import release
 
     actions, notes = {}, {}
     for label in (BASELINE, *labels):
@@ -147,7 +145,7 @@ def length_rows(
         step, notes[label] = attempt(lambda x=label: training_step(*language_model(x, n, width, tokens)), memory)
         if step is not None:
             actions[label] = step
-        give_back()  # the limit is one model's, above what the process holds
+        release()  # the limit is one model's, above what the process holds
     terminal.status(f"timing {len(actions)} models of width {width} at {n:,} tokens ...")
     # training repeats one model's update: memory that another one left behind is not part of it
     times = interleaved(actions, repeats=repeats, budget=_BUDGET, warm=True, settle=True)

@@ -196,7 +196,6 @@ _TITLES = {
     "peers.json": "Against the packages of the same methods",
     "attention-chunked.json": "The operator without compiled code",
     "attention-chunked-4096.json": "The operator without compiled code, at 4,096 tokens",
-    "products.json": "Linear layers over many rows",
     "native.json": "The compiled kernels against what the machine can do",
 }
 _UNFOLDED = ("attention.json", "text.json", "train.json", "generate.json")  # whose first table is seen at once
