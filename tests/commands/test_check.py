@@ -10,7 +10,8 @@ import torch
 from cosformer import cli, processor
 from cosformer.commands import check
 from cosformer.lab.bench import exactness
-from cosformer.ops.backends import BACKENDS, available_backends, choose
+from cosformer.ops.backends import BACKENDS, available_backends
+from cosformer.ops.dispatch import choose
 from cosformer.ops.native.library import INSTRUCTION_SET, find
 
 
