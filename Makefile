@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-instruction-sets test-arm fuzz coverage sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-instruction-sets test-arm test-oldest fuzz coverage sanitize build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -47,6 +47,10 @@ test-instruction-sets: install
 # the kernels compiled for 64-bit ARM and run under qemu, where Debian's gcc-aarch64-linux-gnu and qemu-user are installed
 test-arm: install
 	PYTHONPATH=tests $(BIN)/python tests/arm/run.py
+
+# the oldest versions that pyproject.toml names, in an environment of their own: some gigabytes of downloads
+test-oldest:
+	PYTHON=$(PYTHON) sh tests/oldest.sh
 
 # random calls of the operator against an oracle written apart from it: make fuzz SEED=1 COUNT=20000
 SEED ?= 0

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "json_files", "terminal", "machine", "allocator", "home", "processor", "lab.numbers"}
+BASE = {"_version", "extras", "json_files", "terminal", "machine", "home", "processor", "lab.numbers"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -54,7 +54,6 @@ AT_IMPORT: dict[str, set[str]] = {
     "machine": set(),
     "home": set(),
     "processor": set(),
-    "allocator": set(),
     "_version": set(),
     "__init__": set(),
     "__main__": set(),

@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cosformer import cosformer_attention
-from cosformer.ops import batched
-from cosformer.ops.linear import linear_attention
-from cosformer.ops.problem import Problem
+from cosformer.ops import batched, linear_attention
+from cosformer.ops.spec import AttentionSpec
 
 # operations that only describe memory, or hand it out
 FREE = {
@@ -61,7 +60,7 @@ class Launches(TorchDispatchMode):
 def counted(n, causal, dtype=torch.float32):
     """Launches of B=4, H=16, D=64, and the bytes held at once beside the results, over the bytes of q, k, v, out."""
     q, k, v, g_out = (torch.empty(4, 16, n, 64, device="meta", dtype=dtype) for _ in range(4))
-    p = Problem(True, causal, 0, 0, n, n, "clamp", 1e-6)
+    p = AttentionSpec(True, causal, 0, 0, n, n, "clamp", 1e-6)
     none = (None, None, None, None)
     with Launches() as forward:
         results = batched.forward(q, k, v, *none, p)

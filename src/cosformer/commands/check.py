@@ -153,7 +153,7 @@ def auto_choices(device: str, longest: int = 4096) -> dict[str, list[dict[str, A
     """For each dtype what ``backend="auto"`` takes for N = S from 1 to ``longest``, as spans of lengths."""
     import torch
 
-    from cosformer.ops.backends import choose
+    from cosformer.ops.dispatch import choose
 
     spans: dict[str, list[dict[str, Any]]] = {dtype: [] for dtype in DTYPES}
     for dtype, found in spans.items():

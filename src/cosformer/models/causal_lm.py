@@ -16,7 +16,6 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.state_cache import StateCache
 from cosformer.models.transformer import CosformerModel
-from cosformer.nn.linear import Linear
 
 
 class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
@@ -35,7 +34,7 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         self.model = CosformerModel(config)
         self.lm_head: nn.Module
         if config.adaptive_cutoffs is None:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         else:
             self._tied_weights_keys = {}  # the adaptive head has no word weights of its own
             tails = len(config.adaptive_cutoffs)

@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.nn.linear import Linear
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -30,8 +28,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, hidden_size: int, inner_size: int, *, act: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.widen = Linear(hidden_size, inner_size)
-        self.narrow = Linear(inner_size, hidden_size)
+        self.widen = nn.Linear(hidden_size, inner_size)
+        self.narrow = nn.Linear(inner_size, hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.act = activation(act)
 

@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention
-from cosformer.nn.linear import Linear
 
 
 class MultiHead(nn.Module):
@@ -18,11 +17,11 @@ class MultiHead(nn.Module):
     def __init__(self, attention: Attention, hidden_size: int, *, bias: bool = True) -> None:
         super().__init__()
         inner = attention.num_heads * attention.head_dim
-        self.query = Linear(hidden_size, inner, bias=bias)
-        self.key = Linear(hidden_size, inner, bias=bias)
-        self.value = Linear(hidden_size, inner, bias=bias)
+        self.query = nn.Linear(hidden_size, inner, bias=bias)
+        self.key = nn.Linear(hidden_size, inner, bias=bias)
+        self.value = nn.Linear(hidden_size, inner, bias=bias)
         self.attention = attention
-        self.output = Linear(inner, hidden_size, bias=bias)
+        self.output = nn.Linear(inner, hidden_size, bias=bias)
 
     @property
     def streaming(self) -> bool:

@@ -1,4 +1,4 @@
-"""The backends by name, what each can do here, and which one ``auto`` takes."""
+"""The backends by name, and what each can do here."""
 
 from types import ModuleType
 
@@ -6,10 +6,6 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import batched, chunked, native, triton
-from cosformer.ops.problem import Problem
-
-# torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
@@ -61,29 +57,3 @@ def check_backend(name: str, *tensors: Tensor) -> None:
         raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(BACKENDS)}")
     if reason := why_not(name, *tensors):
         raise RuntimeError(f"backend {name!r} cannot run here: {reason}; use backend='auto'")
-
-
-def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
-    """What ``auto`` takes for these tensors."""
-    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
-    # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or why_not(compiled, q, k, v) else compiled
-    short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
-    return "dense" if short else linear
-
-
-def _at_most(length: int, limit: int) -> bool:
-    """Whether ``length <= limit``; of an exported program, which cannot choose when it runs, for all its lengths."""
-    if not is_exporting():
-        return length <= limit
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
-
-    return statically_known_true(length <= limit)
-
-
-def fits_compiled_dense(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, p: Problem) -> bool:
-    """Whether the native library's dense form takes a call without state."""
-    n, s = q.shape[2], k.shape[2]
-    if cu_seqlens is not None or max(n, s) > native.SHORT or min(n, s) == 0 or (p.causal and n != s):
-        return False
-    return not why_not("native", q, k, v)

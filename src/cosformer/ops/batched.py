@@ -24,7 +24,7 @@ from cosformer.ops.chunks import (
     stack_of,
 )
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem, accumulator, new_output
+from cosformer.ops.spec import AttentionSpec, accumulator, new_output
 
 SEGMENT = 65_536  # positions worked on at once
 
@@ -42,7 +42,7 @@ def forward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
     out, den = new_output(q, v), q.new_empty(*q.shape[:3], 1, dtype=accumulator(q.dtype))
@@ -78,7 +78,7 @@ def backward(
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -119,7 +119,7 @@ class _Segment:
         v: Tensor,
         hidden: Tensor | None,
         first: int,
-        p: Problem,
+        p: AttentionSpec,
         lengths: list[int] | None = None,
     ) -> None:
         self.p, self.hidden, self.dtype, self.device = p, hidden, accumulator(q.dtype), q.device
@@ -285,7 +285,7 @@ class _Segment:
         self.at.unfold(total_v, dv)
 
 
-def _through_relu(grad: Tensor, x: Tensor, p: Problem) -> Tensor:
+def _through_relu(grad: Tensor, x: Tensor, p: AttentionSpec) -> Tensor:
     return torch.ops.aten.threshold_backward(grad, x, 0) if p.relu else grad
 
 
@@ -297,7 +297,7 @@ def _hidden(key_mask: Tensor | None) -> Tensor | None:
     return None if key_mask is None else ~key_mask[:, None, :, None]
 
 
-def _state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem) -> tuple[Tensor, Tensor]:
+def _state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec) -> tuple[Tensor, Tensor]:
     """The incoming state with heads folded into the batch; zeros where none came in."""
     if kv is not None and z is not None:
         return kv.flatten(0, 1), z.flatten(0, 1)
@@ -311,7 +311,7 @@ def _spans(start: int, end: int) -> list[slice]:
 
 
 def _segments(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, p: Problem, *, last_first: bool = False
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, p: AttentionSpec, *, last_first: bool = False
 ) -> Iterator[tuple[_Segment, slice]]:
     """The rows segment by segment, with the keys beside them where the call is causal."""
     lead = k.shape[2] - q.shape[2]
@@ -322,14 +322,14 @@ def _segments(
 
 
 def _packed_segments(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, p: AttentionSpec
 ) -> Iterator[tuple[_Segment, slice]]:
     for span, lengths in packed_groups(cu_seqlens, SEGMENT):
         yield _Segment(q[:, :, span], k[:, :, span], v[:, :, span], None, 0, p, lengths), span
 
 
 def _leading_keys(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, p: AttentionSpec
 ) -> Iterator[tuple[_Segment, slice]]:
     """Keys that every row of this call sees as a state: all of them, or those before the first causal query."""
     for span in _spans(0, k.shape[2] - q.shape[2] if p.causal else k.shape[2]):
@@ -338,7 +338,7 @@ def _leading_keys(
 
 
 def _absorb_leading(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, kv: Tensor, z: Tensor, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, kv: Tensor, z: Tensor, p: AttentionSpec
 ) -> tuple[Tensor, Tensor]:
     for piece, _ in _leading_keys(q, k, v, hidden, p):
         kv = kv + piece.at.by_chunk(torch.bmm(piece.fk.mT, piece.v)).sum(0)
@@ -347,7 +347,7 @@ def _absorb_leading(
 
 
 def _starts(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, first: tuple[Tensor, Tensor], p: Problem
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, first: tuple[Tensor, Tensor], p: AttentionSpec
 ) -> list[tuple[Tensor, Tensor]]:
     """The state before each causal segment: recomputed forwards, because subtracting keys again would lose digits."""
     starts = [_absorb_leading(q, k, v, hidden, *first, p)]

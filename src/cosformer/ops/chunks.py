@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-
-from cosformer.ops.watchers import in_a_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Array = np.ndarray[Any, Any]
 FP16_MAX = 65504.0
@@ -148,7 +147,11 @@ def _on_device(make: Callable[..., Array], settings: tuple[Any, ...], device: to
 def _tensor(make: Callable[..., Array], settings: tuple[Any, ...], device: torch.device) -> Tensor:
     if device.type == "cpu":
         return torch.from_numpy(make(*settings))
-    return _on_device.__wrapped__(make, settings, device) if in_a_mode() else _on_device(make, settings, device)
+    return (
+        _on_device.__wrapped__(make, settings, device)
+        if _get_current_dispatch_mode()
+        else _on_device(make, settings, device)
+    )
 
 
 def _kind(dtype: torch.dtype) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cosformer.ops import batched
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 
 def run_everything(launch, *, batch=1, n=130, d=24, e=80):
@@ -17,7 +17,7 @@ def run_everything(launch, *, batch=1, n=130, d=24, e=80):
     q, k, v, kv, z = (torch.rand(shape, generator=generator) - 0.3 for shape in shapes)
     g, g_kv, g_z = (torch.randn(shape, generator=generator) for shape in ((batch, 2, n, e), kv.shape, z.shape))
     mask = torch.rand(batch, n, generator=generator) > 0.3
-    p = Problem(True, True, 60, 60, 200, 200, "clamp", 1e-6)
+    p = AttentionSpec(True, True, 60, 60, 200, 200, "clamp", 1e-6)
     given = (q, k, v, kv, z.abs())
     results = launch.forward(*given, mask, None, p)
     grads = launch.backward(g, g_kv, g_z, *given, mask, None, *results, p)
@@ -35,7 +35,7 @@ def test_addresses_stay_inside_and_are_written_once(small, watch):
 
 def test_packed_and_unequal_lengths_stay_inside(small, watch):
     q, k, v = (torch.randn(1, 2, 100, 8) for _ in range(3))
-    p = Problem(True, False, 0, 0, 100, 100, "clamp", 1e-6)
+    p = AttentionSpec(True, False, 0, 0, 100, 100, "clamp", 1e-6)
     for causal in (False, True):
         packed = p._replace(causal=causal)
         cu = torch.tensor([0, 3, 3, 80, 100])
@@ -144,7 +144,7 @@ def test_launches_and_temporaries(interpreter, monkeypatch, n, d, causal, dtype)
     with torch.no_grad():
         torch.use_deterministic_algorithms(False)  # the tensors are never written, so they take no memory
         q, k, v, g = (torch.empty(1, 2, n, d, dtype=dtype) for _ in range(4))
-        p = Problem(True, causal, 0, 0, n, n, "clamp", 1e-6)
+        p = AttentionSpec(True, causal, 0, 0, n, n, "clamp", 1e-6)
         results = launch.forward(q, k, v, None, None, None, None, p)
         grads = launch.backward(g, *results[2:], q, k, v, None, None, None, None, *results, p)
     names = [name for name, _, _ in recorder.launches]

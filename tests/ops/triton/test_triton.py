@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from cosformer import cosformer_attention
+from cosformer.ops import linear_attention
 from cosformer.ops.dense import hide
-from cosformer.ops.linear import linear_attention
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 from cosformer.ops.step import attend_one
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -176,7 +176,7 @@ def test_one_step(small, in_nan, masked, dtype):
     q, k, v = (in_nan(torch.randn(b, n, 1, c).to(dtype)) for n, c in ((h, d), (hk, d), (hk, e)))
     kv, z = in_nan(torch.randn(b, hk, 2 * d, e)), in_nan(torch.rand(b, hk, 2 * d) + 1)
     mask = torch.tensor([[True], [False]]) if masked else None
-    p = Problem(True, True, 37, 37, 100, 100, "clamp", 1e-6)
+    p = AttentionSpec(True, True, 37, 37, 100, 100, "clamp", 1e-6)
     for state in ((kv, z), (None, None)):
         got = small.step(q, k, v, *state, mask, p)
         wide = [None if x is None else x.double() for x in (q, hide(k, mask), hide(v, mask), *state)]

@@ -9,9 +9,21 @@ import triton.language as tl
 from torch import Tensor
 
 from cosformer.ops.chunks import angles
-from cosformer.ops.problem import Problem, new_output
+from cosformer.ops.spec import AttentionSpec, new_output
 from cosformer.ops.triton import kernels
-from cosformer.ops.triton.plan import COMPILER, SCAN_BLOCK, SIZES, STEP_BLOCK, Cut, cut, padded, segment_length
+from cosformer.ops.triton.plan import (
+    COMPILER,
+    SCAN_BLOCK,
+    SIZES,
+    STEP_BLOCK,
+    Cut,
+    cut,
+    padded,
+    precision,
+    segment_length,
+)
+
+AMD = torch.version.hip is not None
 
 
 def product_kind(dtype: torch.dtype, *, amd: bool) -> str:
@@ -30,7 +42,7 @@ def product_kind(dtype: torch.dtype, *, amd: bool) -> str:
 class _Call(NamedTuple):
     """What all launches of one call share."""
 
-    p: Problem
+    p: AttentionSpec
     batch: int
     heads: int
     key_heads: int
@@ -62,7 +74,7 @@ class _Call(NamedTuple):
     @property
     def product(self) -> dict[str, Any]:
         dot = tl.bfloat16 if self.kind == "bf16" else tl.float32
-        return {"DOT": dot, "PRECISION": "tf32" if self.kind == "tf32" else "ieee"}
+        return {"DOT": dot, "PRECISION": precision(self.kind, self.width, amd=AMD)}
 
 
 def forward(
@@ -73,7 +85,7 @@ def forward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
     q, k, v = _readable(q), _readable(k), _readable(v)
@@ -112,7 +124,7 @@ def backward(
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
     q, k, v, g, out = (_readable(x) for x in (q, k, v, g_out, out))
@@ -135,7 +147,7 @@ def backward(
 
 
 def step(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
     q, k, v = _readable(q), _readable(k), _readable(v)
@@ -170,7 +182,9 @@ def _readable(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _describe(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, p: Problem) -> _Call:
+def _describe(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, p: AttentionSpec
+) -> _Call:
     (batch, heads, rows, d), key_heads, keys, e = q.shape, k.shape[1], k.shape[2], v.shape[3]
     device, length = q.device, segment_length(padded(max(d, e)))
     if cu_seqlens is not None:
@@ -185,7 +199,7 @@ def _describe(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqle
         q_table, k_table = _table(int(p.q_first), rows, p.q_len, device), _table(int(p.k_first), keys, p.k_len, device)
     mask = torch.empty(1, dtype=torch.uint8, device=device) if key_mask is None else key_mask.contiguous()
     return _Call(
-        p, batch, heads, key_heads, rows, keys, d, e, product_kind(q.dtype, amd=torch.version.hip is not None),
+        p, batch, heads, key_heads, rows, keys, d, e, product_kind(q.dtype, amd=AMD),
         mask.view(torch.uint8), key_mask is not None, q_table, k_table, q_cut, k_cut,
     )  # fmt: skip
 

@@ -84,6 +84,17 @@ def segment_length(width: int) -> int:
     return 4 * width
 
 
+def precision(kind: str, width: int, *, amd: bool = False) -> str:
+    """Triton's word for how float32 operands are multiplied.
+
+    Exact products hold whole rows of both operands in registers, which 256 channels do not fit into: there three tf32
+    products take their place, with an error of the same order as float32's own rounding.
+    """
+    if kind != "ieee":
+        return "tf32" if kind == "tf32" else "ieee"
+    return "tf32x3" if width == WIDEST and not amd else "ieee"
+
+
 class Cut(NamedTuple):
     """The tables of one side of a call (queries or keys), on its device; their meaning is told in `kernels.py`."""
 
