@@ -32,7 +32,7 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
         ("tf32", 256): Sizes(32, 0, 32, 8, 2),
         ("ieee", 64): Sizes(32, 0, 32, 4, 1),
         ("ieee", 128): Sizes(32, 0, 32, 8, 1),
-        ("ieee", 256): Sizes(16, 0, 16, 8, 1),
+        ("ieee", 256): Sizes(16, 0, 32, 8, 1),
     },
     "attend_rows": {
         ("bf16", 64): Sizes(64, 64, 64, 4, 2),
@@ -48,11 +48,11 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
     "query_gradients": {
         ("bf16", 64): Sizes(64, 64, 64, 4, 2),
         ("bf16", 128): Sizes(64, 64, 64, 8, 2),
-        ("bf16", 256): Sizes(64, 32, 64, 8, 1),
+        ("bf16", 256): Sizes(32, 32, 64, 8, 1),
         ("tf32", 64): Sizes(64, 32, 64, 4, 2),
         ("tf32", 128): Sizes(32, 32, 32, 4, 1),
         ("tf32", 256): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 64): Sizes(32, 32, 32, 4, 1),
+        ("ieee", 64): Sizes(16, 32, 32, 4, 1),
         ("ieee", 128): Sizes(32, 32, 32, 8, 1),
         ("ieee", 256): Sizes(32, 32, 32, 8, 1),
     },
@@ -63,9 +63,9 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
         ("tf32", 64): Sizes(32, 32, 64, 4, 1),
         ("tf32", 128): Sizes(32, 32, 32, 8, 1),
         ("tf32", 256): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 64): Sizes(32, 32, 32, 8, 1),
+        ("ieee", 64): Sizes(16, 32, 32, 4, 1),
         ("ieee", 128): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 256): Sizes(16, 16, 16, 8, 1),
+        ("ieee", 256): Sizes(32, 32, 32, 8, 1),
     },
 }
 # options of every kernel; said aloud, because Triton 3.9 warns where fused multiply-adds are left to its default

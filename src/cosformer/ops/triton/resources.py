@@ -144,6 +144,26 @@ def measure(targets: list[str], only: str = "") -> Iterator[tuple[str, Configura
                 yield target, c, usage(compile_for(c, target), target)
 
 
+def markdown(path: Path) -> str:
+    """A table of results that were written earlier: configurations down, targets across."""
+    known: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    lines = [
+        f"| kernel | dtype | product | channels | {' | '.join(known)} |",
+        f"|---|---|---|---:|{'---|' * len(known)}",
+    ]
+    for c in configurations():
+        cells = [_cell(known[target].get(c.name)) for target in known]
+        lines.append(f"| `{c.kernel}` | {c.dtype} | {c.kind} | {c.width} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "not compiled"
+    matrix = ", ".join(sorted({name.split(".")[0] for name in found["instructions"]}))
+    return f"{found['registers']} / {found['spills']} / {found['shared']:,} {matrix}".strip()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the table, write it where asked, and fail where a kernel would not start for want of shared memory."""
     parser = argparse.ArgumentParser(
