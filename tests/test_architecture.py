@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "terminal", "machine", "allocator", "lab.numbers"}
+BASE = {"_version", "extras", "terminal", "suggest", "machine", "allocator", "lab.numbers"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -50,6 +50,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "cli": set(),
     "extras": set(),
     "terminal": set(),
+    "suggest": set(),
     "machine": set(),
     "allocator": set(),
     "_version": set(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosformer.experiment import EXPERIMENT_FILE
 from cosformer.extras import require
+from cosformer.suggest import check_model_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     if not text:
         raise ValueError("the text is empty; give at least one letter")
+    check_model_path(args.model)
     require("hf", "transformers")
     import transformers
 
