@@ -6,12 +6,12 @@ The base class of the family, and the maps that need no file of their own: ReLU,
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
+from cosformer.ops.autocast import without_autocast
 from cosformer.ops.linear import linear_attention
 from cosformer.ops.problem import accumulator
 from cosformer.ops.state import LinearState
@@ -45,7 +45,7 @@ class FeatureMap(Attention):
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
         # autocast would take the projections inside the maps to half precision
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             # in training the random numbers of a call must be the same for all of it
             if self.maps and not self.training and works_in_pieces(q, k):
                 return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
@@ -61,7 +61,7 @@ class FeatureMap(Attention):
         """
         first = 0 if state is None else state.seen
         self.check_extend(q, k, v, key_mask, first)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             return self._extend(q, k, v, state, key_mask, first)
 
     def _extend(

@@ -77,7 +77,7 @@ class Performer(FeatureMap):
         self.projection.copy_(orthogonal_gaussian(*self.projection.shape, seed=seed))
 
     def features(self, q: Tensor, k: Tensor, *, first: int, fresh: bool) -> tuple[Tensor, Tensor]:
-        if fresh and self.redraw_interval is not None:
+        if fresh and self.redraw_interval is not None and not self.projection.is_meta:
             if self.calls > 0 and self.calls % self.redraw_interval == 0:
                 self.redraw()
             self.calls += 1

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cosformer.attention.base import Traits
 from cosformer.attention.feature_maps import FeatureMap, check_state, widen
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
+from cosformer.ops.autocast import without_autocast
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
 
@@ -127,7 +128,7 @@ class GatedRandomFeatures(RandomFeatures):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             if not self.training and works_in_pieces(q, k):
                 return attend_in_pieces(self._extend, q, k, v, key_mask, causal=True)
             return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]

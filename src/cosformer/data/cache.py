@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.data.dataset import INDEX_FILE, Dataset, Description, Writer, open_dataset
+from cosformer.home import home
 
 # goes up whenever the same options would give other arrays: older prepared sets are then made anew
 FORMAT_VERSION = 1
 _UNFINISHED = ".making-"
-
-
-def home() -> Path:
-    """``$COSFORMER_HOME``, else ``$XDG_CACHE_HOME/cosformer``, else ``~/.cache/cosformer``."""
-    if chosen := os.environ.get("COSFORMER_HOME"):
-        return Path(chosen).expanduser()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # the XDG rules say that a relative path is to be ignored
-    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "cosformer"
 
 
 def prepared_folder() -> Path:
