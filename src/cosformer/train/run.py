@@ -200,6 +200,7 @@ class _Record:
             "status": status,
             "reason": reason,
             "started": self.started,
+            **machine.process(),
             "steps_done": engine.state.global_step,
             "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
             "score_name": task.score,
