@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cosformer.extras import require
+
 if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
     from cosformer.lab.records import Run
@@ -76,6 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_commands(cells, args)
         return 0
+    if cells and not args.show:  # before anything starts, not in the middle of the night
+        for package in ("transformers", "accelerate", "tyro", "tensorboard"):
+            require("train", package)
     runs, problems = _runs(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
