@@ -25,6 +25,8 @@ _NOT_CHANGES = (
     "train.threads",
 )  # in columns of their own, or no change
 
+_SHOWN = 4  # changes that the table names
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -140,7 +142,9 @@ def _row(run: Run, folders: Sequence[Path]) -> tuple[str, ...]:
         steps += f" (saved {values['steps_saved']})"
     best = "-" if values["best"] is None else f"{values['score_name']} {number(values['best'])}"
     ending = status(run) if not run.reason else f"{status(run)} ({run.reason.splitlines()[0][:40]})"
-    changed = ", ".join(f"{name} {shown(value)}" for name, value in values["changed"].items()) or "-"
+    said = [f"{name} {shown(value)}" for name, value in values["changed"].items()]
+    more = [f"{len(said) - _SHOWN} more"] if len(said) > _SHOWN else []  # --json has them all
+    changed = ", ".join([*said[:_SHOWN], *more]) or "-"
     end = (ending, _score(run), best, _time(values["seconds"]), changed)
     return name, run.recipe, run.attention, str(run.seed), steps, *end
 
