@@ -73,14 +73,26 @@ class CosformerPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls,
-        pretrained_model_name_or_path: str | os.PathLike,
+        pretrained_model_name_or_path: str | os.PathLike | None,
         *args: Any,
         config: PreTrainedConfig | str | os.PathLike | None = None,
         **kwargs: Any,
     ) -> Self:
-        """As transformers' own, but weights trained with one attention are refused under another."""
+        """As transformers' own, but weights trained with one attention are refused under another.
+
+        A Llama, Mistral, Qwen2, Qwen3 or RoBERTa checkpoint loads under our names, with softmax unless ``attention`` or
+        another field of the config is given.
+        """
+        from cosformer.models import foreign  # it knows the config, which knows nothing of it
+
         where = pretrained_model_name_or_path
-        if isinstance(config, PreTrainedConfig):
+        own = where is not None  # else everything is given: config and state_dict
+        if own and not isinstance(config, PreTrainedConfig):
+            saved, _ = CosformerConfig.get_config_dict(where if config is None else config)
+            if saved.get("model_type") in foreign.FAMILIES:
+                kwargs = foreign.translate(where if config is None else config, saved["model_type"], kwargs)
+                config, own = kwargs.pop("config"), False
+        if own and isinstance(config, PreTrainedConfig):
             _check_same_attention(config, where)
         info_too = kwargs.pop("output_loading_info", False)
         try:
@@ -90,11 +102,15 @@ class CosformerPreTrainedModel(PreTrainedModel):
                 f"the weights in {where} cannot be read ({error}); the file is damaged or cut off"
             ) from error
         model, info = loaded
-        if not isinstance(config, PreTrainedConfig):
+        if own and not isinstance(config, PreTrainedConfig):
             _check_same_attention(model.config, where)
         _check_whole_body(info, where)
         _align(model)
         return (model, info) if info_too else model  # pyright: ignore[reportReturnType]
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing to do: a saved model always says where its classes are (:mod:`cosformer.models.auto_map`)."""
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As transformers' own, and a model card (README.md) unless one is there."""
