@@ -118,12 +118,22 @@ def test_trainer(kind, model_class, values, config, tmp_path):
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
+WITHOUT_PACKAGE = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name == "cosformer":
+            raise ModuleNotFoundError("No module named 'cosformer'")
+sys.meta_path.insert(0, Missing())
+"""
+
+
 @pytest.mark.parametrize(
     ("before", "trust", "expected"),
     [
         ("", "", "trust_remote_code=True"),
         ("", ", trust_remote_code=True", "loaded by cosformer.models.transformer"),
-        ("import sys; sys.modules['cosformer'] = None; ", ", trust_remote_code=True", "pip install cosformer"),
+        (WITHOUT_PACKAGE, ", trust_remote_code=True", "pip install cosformer"),
     ],
     ids=["not asked to", "with the package", "without the package"],
 )

@@ -105,6 +105,8 @@ class CosformerPreTrainedModel(PreTrainedModel):
         if own and not isinstance(config, PreTrainedConfig):
             _check_same_attention(model.config, where)
         _check_whole_body(info, where)
+        if "key_mapping" in kwargs:
+            model._weight_conversions = None  # it is ours now: saved under our names, not under theirs
         _align(model)
         return (model, info) if info_too else model  # pyright: ignore[reportReturnType]
 
