@@ -6,6 +6,7 @@ import select
 import sys
 from importlib import import_module
 
+from cosformer import processor
 from cosformer._version import __version__
 from cosformer.extras import MissingExtra
 
@@ -51,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     named = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(named).parse_args(argv)
+    if said := processor.prepare():
+        print(said, file=sys.stderr)
     try:
         code = import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()  # here, where a closed pipe can be told from a failure

@@ -175,7 +175,7 @@ def _train_and_generate(folder: Path, steps: int, threads: int) -> list[str]:
 
     _head(3, "Does it learn?", "A byte-level language model on Python's own sources, once with each attention.")
     try:
-        for package in ("transformers", "accelerate", "tensorboard", "rich"):
+        for package in ("transformers", "accelerate", "tensorboard", "tqdm"):
             require("train", package)
     except MissingExtra as missing:
         print("Left out.\n")

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     experiment, folder, quiet = parse(args.recipe, args.rest)
     if folder is None:
-        folder = _agreed(default_folder(experiment))
+        folder = _same_on_all_processes(default_folder(experiment))
     elif (folder / EXPERIMENT_FILE).exists() and _rank() == 0:
         raise FileExistsError(
             f"{folder} holds a run already; go on with `cosformer resume {folder}`, or give another --run"
@@ -112,18 +112,18 @@ def _value(text: str) -> Option:
         return text
 
 
-def default_folder(experiment: Experiment, runs: Path = RUNS) -> Path:
+def default_folder(experiment: Experiment) -> Path:
     """``runs/RECIPE-ATTENTION-seedSEED``, with a number behind it if that is taken."""
     name = f"{experiment.recipe}-{experiment.model.attention}-seed{experiment.train.seed}"
     taken = (name if number == 1 else f"{name}-{number}" for number in range(1, sys.maxsize))
-    return next(runs / each for each in taken if not (runs / each).exists())
+    return next(RUNS / each for each in taken if not (RUNS / each).exists())
 
 
 def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _agreed(folder: Path) -> Path:
+def _same_on_all_processes(folder: Path) -> Path:
     """Of several processes the first decides: the others might look when its folder is there already."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return folder

@@ -19,6 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from cosformer._version import __version__
 from cosformer.hf.attention import NAME
 from cosformer.models.auto_map import write_auto_map
+from cosformer.models.card import model_card
 from cosformer.models.config import CosformerConfig
 from cosformer.models.state_cache import StateCache
 
@@ -273,25 +274,5 @@ def _auto_name(model: PreTrainedModel) -> str:
 def _write_note(out: Path, source: str, notes: list[str], auto: str) -> None:
     name = Path(source).name if Path(source).exists() else source
     lines = "\n".join(f"* {note}" for note in notes)
-    (out / "README.md").write_text(
-        f"""---
-library_name: transformers
-tags:
-- cosformer
-- converted
----
-# {name}, with its attention replaced
-
-Converted with cosformer {__version__} (`cosformer convert`):
-
-{lines}
-
-```python
-import cosformer.hf
-from transformers import {auto}
-
-model = {auto}.from_pretrained("PATH")
-```
-""",
-        encoding="utf-8",
-    )
+    body = f"Converted with cosformer {__version__} (`cosformer convert`):\n\n{lines}"
+    model_card(f"{name}, with its attention replaced", body, auto, "converted").save(out / "README.md")

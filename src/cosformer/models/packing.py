@@ -17,6 +17,8 @@ def find_bounds(kwargs: dict[str, Any], position_ids: Tensor | None, rows: int, 
     Told by ``cu_seq_lens_q`` and ``cu_seq_lens_k``, by ``seq_idx [1,N]``, or by ``position_ids`` that start anew. What
     contradicts another is refused.
     """
+    if position_ids is not None and position_ids.is_meta:
+        position_ids = None  # no values to look at
     told = {name: kwargs[name].long() for name in ("cu_seq_lens_q", "cu_seq_lens_k") if kwargs.get(name) is not None}
     if kwargs.get("seq_idx") is not None:
         told["seq_idx"] = _bounds_of_changes(kwargs["seq_idx"].diff(dim=-1) != 0, "seq_idx", rows)

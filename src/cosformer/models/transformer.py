@@ -126,7 +126,8 @@ class CosformerModel(CosformerPreTrainedModel):
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         length = given.shape[1]
         key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
-        masked = key_mask is not None and (torch.compiler.is_compiling() or not bool(key_mask.all()))
+        traced = torch.compiler.is_compiling() or given.is_meta
+        masked = key_mask is not None and (traced or not bool(key_mask.all()))
         bounds = self._find_bounds(kwargs, position_ids, given, masked, seen)
         if bounds is not None and (use_cache or past_key_values is not None):
             raise ValueError("packed sequences leave no state to go on from; call with use_cache=False, one at a time")

@@ -7,8 +7,6 @@ from typing import Any
 from cosformer.lab.records import METRICS_FILE, read_metric
 from cosformer.train.checkpoints import write_atomically
 
-TIMES = ("seconds", "tokens_per_second")  # everything else is the same in a repeated run
-
 
 class Metrics:
     """Appends lines to the file of ``run``; ``write=False`` (other processes than the first) does nothing."""

@@ -40,7 +40,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
         checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
-    return _go(experiment, task, model, run, None, quiet)
+    return _train_and_score(experiment, task, model, run, None, quiet)
 
 
 def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
     for cut in checkpoints.broken(folder):
         print(f"{cut.name} was cut short and is left out", file=sys.stderr)
     good = checkpoints.whole(folder)
-    return _go(experiment, task, model, run, good[-1] if good else None, quiet)
+    return _train_and_score(experiment, task, model, run, good[-1] if good else None, quiet)
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -92,7 +92,7 @@ def scored_weights(task: Task) -> str:
     return "last" if task.selection.startswith("test") else "best"
 
 
-def _go(
+def _train_and_score(
     experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
 ) -> dict[str, Any]:
     disable_progress_bar()  # transformers would draw one over ours for every file it writes

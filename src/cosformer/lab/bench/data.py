@@ -148,12 +148,11 @@ def _library_text(file: Path) -> Path:
 
 def _batch_ratios(repeats: int, steps: int = 4) -> list[float]:
     """Batches delivered in the time of one training step of a small model (two layers, width 64, linear attention)."""
-    import itertools
-
+    import numpy as np
     import torch
 
     from cosformer.data import load_dataset
-    from cosformer.data.batches import Batch, batches
+    from cosformer.data.padding import pad_rows
     from cosformer.lab.bench.measure import interleaved
     from cosformer.models.classification import CosformerForSequenceClassification
     from cosformer.models.config import CosformerConfig
@@ -172,14 +171,23 @@ def _batch_ratios(repeats: int, steps: int = 4) -> list[float]:
     model = CosformerForSequenceClassification(config)
     optimiser = torch.optim.Adam(model.parameters())
 
-    def deliver() -> list[Batch]:
-        return list(itertools.islice(batches(dataset, "train", 32, shuffle=True), steps))
+    split = dataset.splits["train"]
+
+    def deliver() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        order = np.random.default_rng(0).permutation(len(split))[: 32 * steps].reshape(steps, 32)
+        return [
+            (
+                torch.from_numpy(pad_rows([split.tokens[i] for i in rows], dataset.pad_id)[0]),
+                torch.from_numpy(split.labels[rows]),
+            )
+            for rows in order
+        ]
 
     ready = deliver()
 
     def train() -> None:
-        for batch in ready:
-            loss = model(torch.from_numpy(batch.tokens), labels=torch.from_numpy(batch.labels)).loss
+        for tokens, labels in ready:
+            loss = model(tokens, labels=labels).loss
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

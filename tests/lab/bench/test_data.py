@@ -10,6 +10,11 @@ from cosformer.lab.bench import data as bench
 from cosformer.lab.bench.results import Row
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+
+
 def _row(value: float) -> Row:
     return Row("data/x", "a thing", "rows/s", "higher", value=value, low=value, high=value, goal=2.0)
 
