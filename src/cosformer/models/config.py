@@ -61,7 +61,7 @@ class CosformerConfig(PreTrainedConfig):
     classifier_sizes: hidden widths of the classifier, [hidden_size] unless given. image_size, patch_size, num_channels: of an
     image classifier; patches of one pixel are pixels.
     is_encoder_decoder: ``num_hidden_layers`` read the source with ``attention``, ``num_decoder_layers`` write with
-    ``decoder_attention`` and look at the source by ``cross_attention`` (``cosformer`` or ``softmax``); as the encoder's unless
+    ``writing_attention`` and look at the source by ``cross_attention`` (``cosformer`` or ``softmax``); as the encoder's unless
     given.
     adaptive_cutoffs: where the bands of an adaptive input and softmax end; each next band is ``adaptive_factor`` times
     narrower. sparse_prediction: a masked language model that gets labels scores their places alone and leaves out the logits,
@@ -88,7 +88,7 @@ class CosformerConfig(PreTrainedConfig):
     qk_norm: bool = False
     rotary: dict | None = None
     num_decoder_layers: int | None = None
-    decoder_attention: str | list[str] | None = None
+    writing_attention: str | list[str] | None = None
     cross_attention: str | None = None
     hidden_act: str = "gelu"
     feed_forward: str = "plain"

@@ -26,7 +26,7 @@ class EncoderDecoder(nn.Module):
         own.is_encoder_decoder = other.is_encoder_decoder = False
         other.is_decoder = True
         other.num_hidden_layers = config.num_decoder_layers or config.num_hidden_layers
-        other.attention = config.decoder_attention or config.attention
+        other.attention = config.writing_attention or config.attention
         other.check()
         self.encoder = CosformerModel(own)
         self.decoder = CosformerModel(other, cross=True)
@@ -71,6 +71,10 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
     def decoder_body(self) -> CosformerModel:
         return self.model.decoder
 
+    def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+        """As transformers' own. ``labels`` come along where the seq2seq Trainer generates; they are not looked at."""
+        return super().generate(*args, **kwargs)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind ``decoder_start_token_id``; the stock seq2seq collator calls this."""
         start = self.config.decoder_start_token_id
@@ -94,7 +98,6 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """``input_ids [B,S]``, ``decoder_input_ids [B,N]``; ``labels [B,N]`` are what the decoder should write, -100 where
@@ -122,8 +125,7 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
             encoder_attention_mask=attention_mask,
             **kwargs,
         )
-        hidden = body.last_hidden_state
-        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+        logits = self.lm_head(body.last_hidden_state)
         loss = None
         if labels is not None:
             loss = self.loss_function(

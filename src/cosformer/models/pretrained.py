@@ -80,7 +80,7 @@ class CosformerPreTrainedModel(PreTrainedModel):
     ) -> Self:
         """As transformers' own, but weights trained with one attention are refused under another.
 
-        A Llama, Mistral, Qwen2, Qwen3 or RoBERTa checkpoint loads under our names, with softmax unless ``attention`` or
+        A Llama, Mistral, Qwen2 or Qwen3 checkpoint loads under our names, with softmax unless ``attention`` or
         another field of the config is given.
         """
         from cosformer.models import foreign  # it knows the config, which knows nothing of it
@@ -104,8 +104,10 @@ class CosformerPreTrainedModel(PreTrainedModel):
         model, info = loaded
         if own and not isinstance(config, PreTrainedConfig):
             _check_same_attention(model.config, where)
-        _check_whole_body(info, where)
-        if "key_mapping" in kwargs:
+        foreign_names = "key_mapping" in kwargs
+        _check_whole_body(info, where, new_attention=foreign_names)
+        if foreign_names:
+            foreign.start_mechanisms(model)
             model._weight_conversions = None  # it is ours now: saved under our names, not under theirs
         _align(model)
         return (model, info) if info_too else model  # pyright: ignore[reportReturnType]
@@ -136,11 +138,16 @@ def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
         )
 
 
-def _check_whole_body(info: dict[str, Any], where: str | os.PathLike) -> None:
-    """Heads may be new; embeddings and layers must be all there, and nothing else, or the config is not the weights'."""
+def _check_whole_body(info: dict[str, Any], where: Any, new_attention: bool) -> None:
+    """Heads may be new; embeddings and layers must be all there, and nothing else, or the config is not the weights'.
+
+    ``new_attention``: another mechanism was asked for, whose own parameters start from scratch.
+    """
     body = ("embeddings.", "layers.", "final_norm.")
     for kind, what in (("missing_keys", "lack"), ("unexpected_keys", "hold, but the config has no place for,")):
         keys = sorted(key for key in info[kind] if key.removeprefix("model.").startswith(body))
+        if new_attention:
+            keys = [key for key in keys if ".attention.attention." not in key]
         if keys:
             shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
             raise ValueError(f"the weights in {where} {what} {shown}; use the config they were saved with")

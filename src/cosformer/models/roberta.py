@@ -8,7 +8,7 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.presets import roberta_base
 
 # their name -> ours
-NAMES = {
+_NAMES = {
     r"roberta\.embeddings\.word_embeddings\.(.*)": r"model.embeddings.tokens.\1",
     r"roberta\.embeddings\.position_embeddings\.(.*)": r"model.embeddings.positions.\1",
     r"roberta\.embeddings\.token_type_embeddings\.(.*)": r"model.embeddings.types.\1",
@@ -34,7 +34,7 @@ def from_roberta(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     for key, tensor in state_dict.items():
         if any(re.fullmatch(pattern, key) for pattern in _LEFT_OUT):
             continue
-        for pattern, ours in NAMES.items():
+        for pattern, ours in _NAMES.items():
             if re.fullmatch(pattern, key):
                 renamed[re.sub(pattern, ours, key)] = tensor
                 break
