@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -11,25 +11,6 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.pooling import Classifier
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
-
-
-class Patches(nn.Module):
-    """Square patches, row by row, each through one linear map; patches of one pixel are pixels."""
-
-    def __init__(self, config: CosformerConfig) -> None:
-        super().__init__()
-        size, self.image_size = config.patch_size, config.image_size
-        self.num_channels = config.num_channels
-        self.project = nn.Conv2d(config.num_channels, config.hidden_size, kernel_size=size, stride=size)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """[B, channels, height, width] -> [B, patches, C]"""
-        expected = (self.num_channels, self.image_size, self.image_size)
-        if pixels.shape[1:] != expected:
-            raise ValueError(
-                f"pixel_values have shape {tuple(pixels.shape)}; expected [batch, {', '.join(map(str, expected))}]"
-            )
-        return self.project(pixels.to(self.project.weight.dtype)).flatten(2).transpose(1, 2)
 
 
 class CosformerForImageClassification(CosformerPreTrainedModel):
@@ -50,7 +31,6 @@ class CosformerForImageClassification(CosformerPreTrainedModel):
         if patches > config.max_position_embeddings:
             raise ValueError(f"{patches} positions exceed max_position_embeddings={config.max_position_embeddings}")
         self.model = CosformerModel(config)
-        self.model.embeddings.tokens = Patches(config)  # pyright: ignore[reportAttributeAccessIssue]
         self.classifier = Classifier(config, config.hidden_size)
         self.post_init()
 
@@ -61,8 +41,7 @@ class CosformerForImageClassification(CosformerPreTrainedModel):
         """``pixel_values [B, channels, height, width]``; ``labels`` as for a sequence."""
         if pixel_values is None:
             raise ValueError("give pixel_values [batch, channels, height, width]")
-        vectors = self.model.embeddings.tokens(pixel_values)
-        body = self.model(inputs_embeds=vectors, use_cache=False, **kwargs)
+        body = self.model(pixel_values=pixel_values, use_cache=False, **kwargs)
         logits = self.classifier(pooled(self.config, body.last_hidden_state, None))
         loss = None
         if labels is not None:

@@ -1,6 +1,7 @@
 """What every model of the family shares: how it starts, is saved and is loaded."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -145,7 +146,7 @@ def _check_whole_body(info: dict[str, Any], where: Any, new_attention: bool) -> 
     """
     body = ("embeddings.", "layers.", "final_norm.")
     for kind, what in (("missing_keys", "lack"), ("unexpected_keys", "hold, but the config has no place for,")):
-        keys = sorted(key for key in info[kind] if key.removeprefix("model.").startswith(body))
+        keys = sorted(key for key in info[kind] if re.sub(r"^(model\.)?((en|de)coder\.)?", "", key).startswith(body))
         if new_attention:
             keys = [key for key in keys if ".attention.attention." not in key]
         if keys:

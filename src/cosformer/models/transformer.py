@@ -12,6 +12,7 @@ from cosformer.attention import attention_class, build_attention
 from cosformer.models import packing
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import Embeddings, positions_from_mask
+from cosformer.models.patches import Patches
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
 from cosformer.models.rotation import build_rotation
 from cosformer.models.state_cache import StateCache
@@ -79,6 +80,8 @@ class CosformerModel(CosformerPreTrainedModel):
                 " get_encoder()"
             )
         self.embeddings = Embeddings(config)
+        if config.image_size is not None:  # the tokens of an image are its patches
+            self.embeddings.tokens = Patches(config)  # pyright: ignore[reportAttributeAccessIssue]
         self.layers = nn.ModuleList(build_layer(config, index, cross) for index in range(config.num_hidden_layers))
         norm = NORM_TYPES[config.norm_type]
         self.final_norm = norm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
@@ -109,14 +112,19 @@ class CosformerModel(CosformerPreTrainedModel):
         use_cache: bool | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """ids ``[B,N]`` or vectors ``[B,N,C]``; ``attention_mask [B, seen + N]``, 1 = may be attended.
+        """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values``; ``attention_mask [B, seen + N]``, 1 = may be attended.
 
         ``past_key_values``: the states after the tokens seen before; they are replaced, in place, by those after these N.
         Packed sequences, in one row: ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that start anew.
         """
         self._check_arguments(kwargs)
+        if pixel_values is not None:
+            if self.config.image_size is None or inputs_embeds is not None:
+                raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
+            inputs_embeds = self.embeddings.tokens(pixel_values)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
@@ -148,37 +156,42 @@ class CosformerModel(CosformerPreTrainedModel):
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
         # without a mask the mechanisms' paths are faster
         key_mask = key_mask[:, -length:] if masked and key_mask is not None else None
+        source, source_mask = self._check_source(encoder_hidden_states, encoder_attention_mask)
         options: dict[str, Any] = {"cu_seqlens": bounds}
         if self.rotation is not None:
             options["rotation"] = self.rotation(x, position_ids)
         for i, layer in enumerate(self.layers):
-            if layer.cross is not None:
-                memory = self._memory(i, past_key_values, encoder_hidden_states, encoder_attention_mask)
-                options |= {"memory": memory, "first": seen}
             if past_key_values is not None:
+                if source is not None:
+                    options |= {"memory": self._memory(i, past_key_values, source, source_mask), "first": seen}
                 x, past_key_values[i] = layer(x, key_mask, past_key_values[i], True, **options)
             else:
-                x = layer(x, key_mask, **options)
+                x = layer(x, key_mask, None, False, source, source_mask, **options)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
-    def _memory(self, index: int, past: StateCache | None, hidden: Tensor | None, mask: Tensor | None) -> Any:
-        """What layer ``index`` makes of the encoder's output: once, if there is a cache to keep it."""
-        kept = None if past is None else past.layers[index]
-        if kept is not None and kept.memory is not None:  # pyright: ignore[reportAttributeAccessIssue]
-            return kept.memory  # pyright: ignore[reportAttributeAccessIssue]
+    def _memory(self, index: int, past: StateCache, source: Tensor, mask: Tensor | None) -> Any:
+        """What layer ``index`` makes of the source: once, then the cache keeps it."""
+        kept: Any = past.layers[index]
+        if kept.memory is None:
+            kept.memory = self.layers[index].cross.summarize(source, mask)  # pyright: ignore
+        return kept.memory
+
+    def _check_source(self, hidden: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The encoder's output and its mask as bool; both None where the layers have no cross-attention."""
+        if self.layers[0].cross is None:
+            if hidden is not None:
+                raise ValueError("encoder_hidden_states given to a model without cross-attention")
+            return None, None
         if hidden is None:
             raise ValueError("a decoder with cross-attention needs encoder_hidden_states")
         keep = None if mask is None else mask.to(hidden.device) != 0
-        if keep is not None and not torch.compiler.is_compiling() and not bool(keep[:, 0].all()):
+        if keep is not None and not (torch.compiler.is_compiling() or keep.is_meta) and not bool(keep[:, 0].all()):
             raise ValueError(
                 "the source is padded on the left, which shifts its positions against the decoder's; pad it on the right"
             )
-        memory = self.layers[index].cross.summarize(hidden, keep)  # pyright: ignore
-        if kept is not None:
-            kept.memory = memory  # pyright: ignore[reportAttributeAccessIssue]
-        return memory
+        return hidden, keep
 
     def _find_bounds(
         self, kwargs: dict[str, Any], position_ids: Tensor | None, given: Tensor, masked: bool, seen: int

@@ -51,6 +51,8 @@ class Block(nn.Module):
         key_mask: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
         *,
         memory: Any = None,
         first: int = 0,
@@ -58,13 +60,17 @@ class Block(nn.Module):
     ) -> Any:
         """``x [B,N,C]`` -> ``[B,N,C]``, or that and the attention's state; arguments as :class:`MultiHead` takes them.
 
-        ``memory``: what ``cross.summarize`` gave; ``first``: the position of the first token, for the cross-attention.
+        For the cross-attention: ``source [B,S,C]`` and its mask, or ``memory``, what ``cross.summarize`` gave for them;
+        ``first``: the position of the first token.
         """
         pre = self.norm == "pre"
         out = self.attention(self.attention_norm(x) if pre else x, key_mask, state, return_state, **options)
         out, state = out if return_state else (out, None)
         x = self._add(x, out, self.attention_norm)
         if self.cross is not None and self.cross_norm is not None:
+            if memory is None:
+                assert source is not None
+                memory = self.cross.summarize(source, source_mask)
             x = self._add(x, self.cross(self.cross_norm(x) if pre else x, memory, first), self.cross_norm)
         x = self._add(x, self.feed_forward(self.feed_forward_norm(x) if pre else x), self.feed_forward_norm)
         return (x, state) if return_state else x
