@@ -1,8 +1,7 @@
-"""``cosformer generate`` and ``cosformer bench generate``."""
+"""``cosformer generate``."""
 
 import argparse
 import io
-import json
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from cosformer.commands import generate as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
-from cosformer.lab.bench import generate as bench
-from cosformer.lab.bench.results import Row, document
 
 WORDS = ["[PAD]", "[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat"]
 SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -92,47 +89,6 @@ def test_mistakes(saved, tmp_path):
     CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="no tokenizer in"):
         command.run(parse(command, str(tmp_path / "bare"), "--prompt", "a"))
-
-
-def test_bench_measures_states(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "SIZES", bench.SMALL)
-    words = ["--lengths", "16,64", "--tokens", "0", "--repeats", "2", "--json", "-", "--threads", "1"]
-    assert bench.run(parse(bench, *words)) == 0
-    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert set(rows) == {"step/16/time", "step/64/time", "step/16/memory", "step/64/memory", "step/flat"}
-    assert rows["step/64/memory"]["by_length"]["softmax"] > 3.9 * rows["step/16/memory"]["by_length"]["softmax"]
-    assert rows["step/64/memory"]["by_length"]["cosformer"] == rows["step/16/memory"]["by_length"]["cosformer"]
-
-
-def test_bench_writes_what_it_measured_into_a_page(tmp_path):
-    machine: dict[str, str] = dict.fromkeys(
-        ("cpu", "instructions", "cores", "threads", "system", "python", "torch"), "x"
-    )
-    about = {"command": "cosformer bench generate", "date": "2000-01-01", "commit": None}
-    times = {"cosformer": 4.0, "softmax": 8.0}
-    slow = Row("step/64/time", "one token", "x", "higher", 2.0, 1.5, 2.5, goal=3.0, milliseconds=times)
-    small = Row("step/64/memory", "state", "x", "higher", 4.0, 4.0, 4.0, by_length={"cosformer": 1.0, "softmax": 4.0})
-    source, page = tmp_path / "generate.json", tmp_path / "speed.md"
-    source.write_text(json.dumps(document([slow, small], machine, about, {})))
-    page.write_text("a\n<!-- bench generate:start -->\nold\n<!-- bench generate:end -->\nb\n")
-    assert bench.run(parse(bench, "--read", str(source), "--into", str(page))) == 0
-    lines = page.read_text().splitlines()
-    assert "| one token | 2.00 (1.50 to 2.50) x | cosformer 4 ms against softmax 8 ms | at least 3 | no |" in lines
-    assert "| state | 4.00 x | cosformer 1 MB against softmax 4 MB |  |  |" in lines
-    assert "old" not in lines and lines[0] == "a" and lines[-1] == "b"
-
-
-def test_step_loop_carries_one_size():
-    found = bench.loop(40)
-    assert found["first_bytes"] == found["last_bytes"] > 0
-    assert found["warm"] == 20
-
-
-@pytest.mark.slow
-def test_step_loop_to_100_000_tokens():
-    rows = {row.id: row for row in bench.loop_rows(100_000, threads=1)}
-    assert rows["loop/100000/state"].value == 1
-    assert rows["loop/100000/growth"].met
 
 
 def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):

@@ -110,7 +110,7 @@ def about_processor() -> dict[str, Any]:
     return {
         "name": processor.name(),
         "torch_uses": torch.backends.cpu.get_cpu_capability(),
-        "kernels": reason or library.instructions,
+        "kernels": library.instructions if library else reason,
         "instruction_sets": list(library.instruction_sets) if library else [],
         "chosen_by": INSTRUCTION_SET if os.environ.get(INSTRUCTION_SET) else "processor",
         "compiler": library.compiler if library else None,

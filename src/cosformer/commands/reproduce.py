@@ -7,25 +7,26 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
+    from cosformer.lab.records import Run
 
-# target -> (module with `show(request, lines)`, one line for --help)
+# target -> (module with `show(request, runs)`, one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
     "table1": ("cosformer.lab.paper.tables", "what matters in softmax"),
     "table2": ("cosformer.lab.paper.tables", "language modelling"),
     "table3": ("cosformer.lab.paper.tables", "fine-tuning"),
     "table4": ("cosformer.lab.paper.tables", "Long-Range Arena"),
-    "table5": ("cosformer.lab.paper.text_speed", "speed and memory of a text classifier"),
+    "table5": ("cosformer.lab.paper.tables", "speed and memory of a text classifier"),
     "table6": ("cosformer.lab.paper.tables", "with and without re-weighting"),
-    "table7": ("cosformer.lab.paper.sizes", "sizes of the data sets"),
-    "figure1": ("cosformer.lab.paper.text_speed", "score, speed and memory in one picture"),
-    "figure3": ("cosformer.lab.paper.maps", "attention maps of trained models, and the bare cosine"),
-    "figure4": ("cosformer.lab.paper.curves", "loss curves"),
-    "algorithm1": ("cosformer.lab.paper.algorithm1", "the printed algorithm against the operator"),
-    "algorithm2": ("cosformer.lab.paper.maps", "the printed algorithm against ours"),
+    "table7": ("cosformer.lab.paper.tables", "sizes of the data sets"),
+    "figure1": ("cosformer.lab.paper.figures", "score, speed and memory in one picture"),
+    "figure3": ("cosformer.lab.paper.figures", "attention maps of trained models, and the bare cosine"),
+    "figure4": ("cosformer.lab.paper.figures", "loss curves"),
+    "algorithm1": ("cosformer.lab.paper.algorithms", "the printed algorithm against the operator"),
+    "algorithm2": ("cosformer.lab.paper.algorithms", "the printed algorithm against ours"),
     "samples": ("cosformer.lab.paper.samples", "inputs with our answer, the vanilla transformer's and the truth"),
     "ledger": ("cosformer.lab.paper.page", "every claim: all runs behind docs/results.md"),
 }
@@ -45,20 +46,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
     add("--seeds", type=_positive, default=3, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
-    add("--show", action="store_true", help="train nothing: show what there is")
+    add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
     add("--from", dest="source", type=Path, metavar="FILE", help="with --show: the runs' lines in FILE, not DIR's runs")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
     add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
-    add("--json", type=Path, metavar="FILE", help="the runs, one line each (default: DIR/TARGET.jsonl)")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="the runs, one line each (default: DIR/TARGET.jsonl, and none with --show)",
+    )
     add("--docs", type=Path, default=Path("docs"), metavar="DIR", help="where results/*.json of the benchmarks are")
     add("--lengths", type=_lengths, metavar="N,...", help="table 5, figure 1: bytes (default: 1000,2000,3000,4000)")
     add("--batch", type=_positive, metavar="N", help="table 5, figure 1: sequences of a step")
     add("--width", type=_positive, metavar="N", help="table 5, figure 1: of the model")
     add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
-    add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' and 'speed' markers")
+    add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' marker")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,30 +76,52 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_commands(cells, args)
         return 0
-    lines, problems = _lines(cells, args)
+    runs, problems = _runs(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
     fields = ("target", "scale", "attentions", "seeds", "runs", "docs", "write", "into", "lengths", "batch", "width")
     request = Request(**{name: getattr(args, name) for name in fields}, measure=not args.show)
-    import_module(TARGETS[args.target][0]).show(request, lines)
+    import_module(TARGETS[args.target][0]).show(request, runs)
     return 0
 
 
-def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run], list[str]]":
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
     from cosformer.lab.paper.queue import Queue
-    from cosformer.lab.paper.summary import collect, read_lines, write_lines
+    from cosformer.lab.paper.summary import collect
+    from cosformer.lab.records import read_runs, write_runs
 
     if args.source is not None:
-        return read_lines(args.source)
+        return _sorted(*read_runs([args.source]))
     left: Sequence[Cell] = ()
     if cells and not args.show:
         options = (args.jobs, args.budget, args.pause_while, _threads(args), _processes(args.scale))
         left = Queue(args.runs, cells, *options, say=_say).go()
-    lines, problems = collect(cells, args.runs)
-    if cells and args.runs.is_dir():
-        write_lines(lines, args.json or args.runs / f"{args.target}.jsonl")
-    return lines, list(dict.fromkeys([*problems, *(f"{cell.name} is not done" for cell in left)]))
+    runs, problems = collect(cells, args.runs)
+    if args.show and cells and not runs and args.json is None:
+        return _committed(args, problems)
+    if cells and (args.json or not args.show):  # who only looks changes no file
+        write_runs(args.json or args.runs / f"{args.target}.jsonl", runs)
+    return runs, list(dict.fromkeys([*problems, *(f"{cell.name} is not done" for cell in left)]))
+
+
+def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run], list[str]]":
+    """Where nothing was run here: the runs that are committed beside the documents, or where they are."""
+    from cosformer.lab.records import read_runs
+
+    path = args.docs / "results" / "runs.jsonl"
+    if not path.exists():
+        where = (
+            f"no finished runs in {args.runs}, and no {path}, which the repository has: in a clone of it they are shown"
+        )
+        return [], [*problems, f"{where}; or give --from FILE"]
+    print(f"No finished runs in {args.runs}: these are the committed ones, {path}.\n", file=sys.stderr)
+    runs, found = _sorted(*read_runs([path]))
+    return runs, [*problems, *found]
+
+
+def _sorted(runs: "list[Run]", problems: list[str]) -> "tuple[list[Run], list[str]]":
+    return sorted(runs, key=lambda run: run.cell), problems
 
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:

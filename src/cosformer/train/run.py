@@ -14,9 +14,8 @@ from transformers.trainer_utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
-from cosformer.lab.records import RESULT_FILE, RUN_FILE
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
@@ -32,7 +31,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped)."""
     if (run / EXPERIMENT_FILE).exists() and _first_process():
         raise FileExistsError(
-            f"{run} holds a run already; go on with `cosformer resume {run}`, or choose another --run"
+            f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
         )
     _set_threads(experiment)
     task = build_task(experiment)
@@ -44,7 +43,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
 
 
 def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Go on from the last whole checkpoint: the result is that of a run that was never stopped."""
+    """Continue from the last complete checkpoint: the result is that of a run that was never stopped."""
     experiment = load_experiment(run)
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))

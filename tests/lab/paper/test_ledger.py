@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from cosformer.lab.paper import ledger as module
 from cosformer.lab.paper.cells import ledger_cells
 from cosformer.lab.paper.claims import CLAIMS, Claim, Comparison, Measure
-from cosformer.lab.paper.ledger import ledger, sample
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED
+from cosformer.lab.records import Sample, run_of_line
 
 LOSS = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", resolution=0.05)
 ACCURACY = Measure(("a", "b"), "accuracy", higher_is_better=True, unit="points", resolution=2.5)
@@ -35,6 +36,14 @@ def line(recipe: str, attention: str, seed: int, score: float, metric: str = "lo
         "command": "cosformer train …",
     }
     return values | more
+
+
+def sample(lines: list[dict[str, Any]], measure: Measure, attention: str) -> Sample:
+    return module.sample([run_of_line(one) for one in lines], measure, attention)
+
+
+def ledger(lines: list[dict[str, Any]], claims: list[Claim]) -> dict[str, Any]:
+    return module.ledger([run_of_line(one) for one in lines], claims)
 
 
 def diverged(recipe: str, attention: str, seed: int) -> dict[str, Any]:

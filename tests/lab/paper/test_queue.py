@@ -81,7 +81,7 @@ def test_a_run_that_diverged_is_a_result_and_not_run_again(fake: Callable[..., P
     assert not left and said[1] == "small identity seed 0: the loss is not a number at update 2"
     assert work(runs, cells("small", "identity")) == ([], [])
     (line,), problems = collect(cells("small", "identity"), runs)
-    assert (line["status"], line["scores"], line["cpu_seconds"]) == ("diverged", {}, 1.5) and not problems
+    assert (line.status, line.scores, line.cpu_seconds) == ("diverged", {}, 1.5) and not problems
 
 
 def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(fake: Callable[..., Path]) -> None:

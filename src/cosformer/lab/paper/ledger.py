@@ -1,15 +1,15 @@
-"""The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from the lines of ``summary``."""
+"""The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from finished runs."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cosformer.lab.paper.claims import CLAIMS, Claim, Comparison, Measure
-from cosformer.lab.paper.summary import evaluation
 from cosformer.lab.paper.verdict import Sample, Verdict, better, on_par, together
+from cosformer.lab.records import Run
 
 FORMAT = 1
-Line = dict[str, Any]
+Line = Run
 
 
 def ledger(lines: Sequence[Line], claims: Iterable[Claim] = CLAIMS) -> dict[str, Any]:
@@ -20,12 +20,12 @@ def ledger(lines: Sequence[Line], claims: Iterable[Claim] = CLAIMS) -> dict[str,
 def sample(lines: Sequence[Line], measure: Measure, attention: str) -> Sample:
     """The attention's scores by ``measure``, one for each seed that has all of its recipes."""
     values, learned = [], 0
-    for seed in sorted({line["seed"] for line in lines}):
+    for seed in sorted({line.seed for line in lines}):
         found = [_of(lines, recipe, attention, seed) for recipe in measure.recipes]
         scores = [_score(line, measure, lines) for line in found if line is not None]
         if len(scores) == len(found) and None not in scores:
             values.append(sum(score for score in scores if score is not None) / len(scores))
-            learned += any(line["learned"].get(evaluation(line), False) for line in found if line is not None)
+            learned += any(line.learned.get(line.evaluation, False) for line in found if line is not None)
     return Sample(attention, tuple(values), learned)
 
 
@@ -77,17 +77,17 @@ def _entry(claim: Claim, lines: Sequence[Line]) -> dict[str, Any]:
 
 def _of(lines: Sequence[Line], recipe: str, attention: str, seed: int) -> Line | None:
     wanted = (recipe, attention, seed)
-    return next((x for x in lines if (x["recipe"], x["attention"], x["seed"]) == wanted), None)
+    return next((x for x in lines if (x.recipe, x.attention, x.seed) == wanted), None)
 
 
 def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The number of one run; None: it has none."""
     scale = 100.0 if measure.unit == "points" else 1.0
-    which = measure.split or evaluation(line)
+    which = measure.split or line.evaluation
     base = _baseline(line, measure, lines) if measure.floor else None
-    found = line["scores"].get(which, {}).get(measure.metric)
+    found = line.scores.get(which, {}).get(measure.metric)
     if found is None:
-        return None if line["status"] != "diverged" or base is None else scale * base
+        return None if line.status != "diverged" or base is None else scale * base
     if base is not None and (found < base if measure.higher_is_better else found > base):
         return scale * base
     return _early(line) if measure.early else scale * found
@@ -95,12 +95,12 @@ def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
 
 def _baseline(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The baseline's score on the same evaluation; a run that diverged has none, but another of its recipe will do."""
-    for other in [line, *(x for x in lines if x["recipe"] == line["recipe"])]:
-        which = measure.split or evaluation(other)
-        found = other["baseline"].get(which)
+    for other in [line, *(x for x in lines if x.recipe == line.recipe)]:
+        which = measure.split or other.evaluation
+        found = other.baseline.get(which)
         if found and measure.metric == "word_perplexity":
             # baselines come in nats a token; how many tokens a word has follows from the run's own scores
-            scores = other["scores"][which]
+            scores = other.scores[which]
             return math.exp(found["score"] * math.log(scores["word_perplexity"]) / scores["loss"])
         if found:
             return found["score"]
@@ -109,5 +109,5 @@ def _baseline(line: Line, measure: Measure, lines: Sequence[Line]) -> float | No
 
 def _early(line: Line) -> float | None:
     """The mean validation loss over the evaluations of the first half of the updates."""
-    half = [loss for step, loss in line.get("valid_loss", ()) if step <= line["steps"] / 2]
+    half = [loss for step, loss in line.valid_loss if step <= (line.steps or 0) / 2]
     return sum(half) / len(half) if half else None

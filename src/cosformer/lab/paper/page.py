@@ -1,4 +1,4 @@
-"""docs/results.md and the README's part of it, as Markdown, from the ledger and the lines of the runs."""
+"""docs/results.md and the README's part of it, as Markdown, from the ledger and the runs."""
 
 import json
 import math
@@ -6,17 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cosformer import terminal
 from cosformer.lab import numbers as paper
-from cosformer.lab.bench.table import insert
-from cosformer.lab.paper import gain, ledger
+from cosformer.lab.paper import ledger
 from cosformer.lab.paper.claims import CLAIMS, IMAGE, LISTOPS, LM, MLM, SST2, Measure
 from cosformer.lab.paper.ledger import Line, attentions, sample
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
-from cosformer.lab.paper.summary import evaluation, write_lines
-from cosformer.lab.paper.verdict import NOT_RUN, Sample
-from cosformer.lab.render.digits import digits_of
+from cosformer.lab.records import write_runs
+from cosformer.lab.render.table import Table, insert_into
 
 MARKER = "results"
 COMMAND = "cosformer reproduce ledger --show --from docs/results/runs.jsonl --write docs"
@@ -57,7 +54,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Line]) -> str:
 def readme_part(found: dict[str, Any], lines: Sequence[Line]) -> str:
     """What stands between the README's markers: each claim, its test and its verdict; the scores beside the paper's."""
     rows = [[entry["says"], entry["where"], entry["test"], f"**{entry['outcome']}**"] for entry in found["claims"]]
-    table = _table(["the paper says", "where", "tested by", "small models on two CPU cores"], rows)
+    table = _markdown(["the paper says", "where", "tested by", "small models on two CPU cores"], rows)
     return (
         f"{table}\n\nThe scores (mean ± standard error over seeds), in brackets the paper's, of other data and larger models: for the "
         f"order, not the level.\n\n{_beside_the_paper(lines)}\n\n"
@@ -73,19 +70,16 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     for problem in problems:
         print(f"not measured: {problem}", file=sys.stderr)
     rows = [[entry["key"], entry["outcome"], entry["where"]] for entry in found["claims"]]
-    print(terminal.table(["claim", "verdict", "paper"], rows))
+    print(Table("", ["claim", "verdict", "paper"], rows).text)
     if request.write is not None:
         folder = request.write / "results"
         folder.mkdir(parents=True, exist_ok=True)
         if lines:
-            write_lines(lines, folder / "runs.jsonl")
+            write_runs(folder / "runs.jsonl", lines)
         (folder / "ledger.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (request.write / "results.md").write_text(results_page(found, lines), encoding="utf-8")
     if request.into is not None:
-        text = request.into.read_text(encoding="utf-8")
-        text = insert(text, MARKER, readme_part(found, lines))
-        text = insert(text, gain.MARKER, gain.readme_part(request.docs / "results"))
-        request.into.write_text(text, encoding="utf-8")
+        insert_into(request.into, MARKER, readme_part(found, lines))
 
 
 def verdicts(found: dict[str, Any]) -> str:
@@ -100,24 +94,14 @@ def verdicts(found: dict[str, Any]) -> str:
         ]
         for entry in found["claims"]
     ]
-    return _table(["the paper says", "where", "tested by", "verdict", "why", "run it"], rows)
-
-
-def spread(found: Sample) -> str:
-    """``4.712 ± 0.013``: the mean and its standard error."""
-    if not found.values:
-        return NOT_RUN
-    if len(found.values) == 1:
-        return f"{found.mean:.4g} (one seed)"
-    digits = digits_of(found.error) if found.error > 0 else 3
-    return f"{found.mean:.{digits}f} ± {found.error:.{digits}f}"
+    return _markdown(["the paper says", "where", "tested by", "verdict", "why", "run it"], rows)
 
 
 def score_words(line: Line) -> str:
     """A run's score, with what is usual in its field beside it."""
-    if line["status"] == "diverged":
-        return f"diverged: {line['reason']}"
-    scores = line["scores"][evaluation(line)]
+    if line.status == "diverged":
+        return f"diverged: {line.reason}"
+    scores = line.scores[line.evaluation]
     if "accuracy" in scores:
         return f"accuracy {100 * scores['accuracy']:.1f} %"
     if "word_perplexity" in scores:
@@ -154,9 +138,9 @@ def _beside_the_paper(lines: Sequence[Line]) -> str:
         for measure, (_, names) in groups.items():
             theirs = _theirs(measure)[1]
             paper_says = f" ({theirs[attention]:.4g})" if attention in theirs else ""
-            row.append(f"{spread(sample(lines, measure, attention))}{paper_says}" if attention in names else "-")
+            row.append(f"{sample(lines, measure, attention)}{paper_says}" if attention in names else "-")
         rows.append(row)
-    return _table(["attention", *header], rows)
+    return _markdown(["attention", *header], rows)
 
 
 def _numbers(lines: Sequence[Line]) -> list[str]:
@@ -169,11 +153,11 @@ def _numbers(lines: Sequence[Line]) -> list[str]:
             found = sample(lines, measure, name)
             seeds = ", ".join(f"{value:.4g}" for value in found.values) or "-"
             learned = f"{found.learned} of {len(found.values)}" if found.values else "-"
-            row = [name, spread(found), seeds, learned]
+            row = [name, str(found), seeds, learned]
             rows.append([*row, f"{theirs[name]:.4g}" if name in theirs else "-"] if label else row)
         header = ["attention", f"mean ± standard error, {measure.unit}", "seeds 0, 1, …", "learned"]
         title = f"**{test[0].upper()}{test[1:]}** ({' and '.join(f'`{recipe}`' for recipe in measure.recipes)})"
-        parts.append(f"{title}:\n\n" + _table([*header, f"paper: {label}"] if label else header, rows))
+        parts.append(f"{title}:\n\n" + _markdown([*header, f"paper: {label}"] if label else header, rows))
     return parts
 
 
@@ -184,7 +168,7 @@ def _speed(found: dict[str, Any]) -> str:
             if "by_length" in row:
                 values = ", ".join(f"{int(n):,}: {value:.4g} {row['unit']}" for n, value in row["by_length"].items())
                 rows.append([entry["key"], row["attention"], f"{row['mean']:.2f}", values])
-    return _table(["claim", "what", "exponent", "by length"], rows) if rows else "Not run."
+    return _markdown(["claim", "what", "exponent", "by length"], rows) if rows else "Not run."
 
 
 def _machine(lines: Sequence[Line]) -> str:
@@ -194,9 +178,9 @@ def _machine(lines: Sequence[Line]) -> str:
     places = dict.fromkeys(
         f"{m['cpu']} ({m['instructions']}), {m['cores']} cores, {m['threads']} thread{'s' * (m['threads'] != 1)} a run, "
         f"{m['system']}, Python {m['python']}, torch {m['torch']}"
-        for m in (line["machine"] for line in lines)
+        for m in (line.machine for line in lines)
     )
-    dates = sorted({line["date"] for line in lines if "date" in line})
+    dates = sorted({line.date for line in lines if line.date})
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
     return (
         f"{len(lines)} runs, {when}, on {'; '.join(places)}. Times are processor time on a machine that was shared with "
@@ -207,18 +191,17 @@ def _machine(lines: Sequence[Line]) -> str:
 def _runs(lines: Sequence[Line]) -> str:
     rows = []
     for line in lines:
-        which = evaluation(line)
-        base = line["baseline"].get(which)
-        scale, percent = (100, " %") if line["task"] in ("classify", "match") else (1, "")
+        which = line.evaluation
+        base = line.baseline.get(which)
+        scale, percent = (100, " %") if line.task in ("classify", "match") else (1, "")
         baseline = f"{base['name']} {scale * base['score']:.4g}{percent}" if base else "-"
-        learned = "yes" if line["learned"].get(which) else "no"
-        time = f"{line['cpu_seconds']:,.0f} s"
-        row = [line["recipe"], line["attention"], str(line["seed"]), f"{which}: {score_words(line)}", baseline, learned]
-        rows.append([*row, time, f"`{line['command']}`"])
+        learned = "yes" if line.learned.get(which) else "no"
+        time = f"{line.cpu_seconds:,.0f} s"
+        row = [line.recipe, line.attention, str(line.seed), f"{which}: {score_words(line)}", baseline, learned]
+        rows.append([*row, time, f"`{line.command}`"])
     header = ["recipe", "attention", "seed", "score", "baseline", "learned", "processor time", "command"]
-    return _table(header, rows) if rows else "Not run."
+    return _markdown(header, rows) if rows else "Not run."
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return Table("", header, rows, numeric=False).markdown

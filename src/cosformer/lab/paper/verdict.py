@@ -1,31 +1,14 @@
 """The rule by which a claim is judged, fixed before the runs: two standard errors over seeds (docs/results/protocol.md)."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from cosformer.lab.records import Sample
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds here", "does not hold here", "undecided", "not run"
 FEWEST_SEEDS = 3
 ERRORS = 2.0  # standard errors by which two means must differ
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One attention's scores, one a seed. ``learned``: how many of them beat the model that ignores its input."""
-
-    name: str
-    values: tuple[float, ...]
-    learned: int
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean; not a number from a single seed."""
-        return statistics.stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else math.nan
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,25 @@
-"""Algorithm 1, line by line as the paper prints it, against the operator."""
+"""Algorithms 1 and 2, line by line as the paper prints them, against ours."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cosformer import terminal
-from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
+from cosformer.lab.records import Run
+from cosformer.lab.render.frequency import threshold_frequency
+from cosformer.lab.render.table import Table
 from cosformer.ops.backends import available_backends
 from cosformer.ops.operator import cosformer_attention
 
 SIZES = ((48, 48), (32, 48), (1, 48), (48, 32))  # queries, keys
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
 D_1, D_2 = 16, 24
+RANDOM, SIZE = 5, 12  # matrices for algorithm 2
+THRESHOLDS = (0.0, 0.5, 0.9, 1.0)
 
 
 def algorithm1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -36,6 +40,22 @@ def algorithm1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out
 
 
+def algorithm2(matrices: Sequence[np.ndarray], threshold: float) -> np.ndarray:
+    """The printed loops."""
+    d = len(matrices[0])
+    found = np.zeros((d, d))
+    for matrix in matrices:
+        for i in range(d):
+            index = np.argsort(-matrix[i], kind="stable")
+            p = 0.0
+            for j in range(d):
+                p += matrix[i][index[j]]
+                found[i][index[j]] += 1
+                if p > threshold:
+                    break
+    return found / len(matrices)
+
+
 def differences() -> list[dict[str, Any]]:
     """For each shape, dtype and backend the largest difference relative to the largest value; ``same`` within its limit."""
     found = []
@@ -52,8 +72,12 @@ def differences() -> list[dict[str, Any]]:
     return found
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
-    """Print how far the operator is from the printed algorithm."""
+def show(request: Request, runs: Sequence[Run]) -> None:
+    """Print how far ours is from the printed algorithm."""
+    {"algorithm1": _show_algorithm1, "algorithm2": _show_algorithm2}[request.target](request)
+
+
+def _show_algorithm1(request: Request) -> None:
     found = differences()
     rows = []
     for x in found:
@@ -62,7 +86,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         shape = [str(x["queries"]), str(x["keys"])]
         rows.append([*shape, x["dtype"], x["backend"], f"{x['difference']:.1e}", verdict])
     header = ["queries", "keys", "dtype", "backend", "relative difference", "verdict"]
-    print(f"Algorithm 1, line by line, against the operator\n\n{terminal.table(header, rows)}")
+    print(f"Algorithm 1, line by line, against the operator\n\n{Table('', header, rows).text}")
     print(
         "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
     )
@@ -72,3 +96,17 @@ def show(request: Request, lines: Sequence[Line]) -> None:
     print(f"\nEvery row: {request.write_lines(found)}")
     if any(not x["same"] and x["queries"] <= x["keys"] for x in found):
         raise ValueError("the operator differs from algorithm 1; please report the table above and `cosformer check`")
+
+
+def _show_algorithm2(request: Request) -> None:
+    generator = np.random.default_rng(0)
+    matrices = generator.dirichlet(np.full(SIZE, 0.3), size=(RANDOM, SIZE))
+    values = []
+    for threshold in THRESHOLDS:
+        same = np.array_equal(algorithm2(list(matrices), threshold), threshold_frequency(matrices, threshold))
+        values.append({"threshold": threshold, "matrices": RANDOM, "size": SIZE, "same": same})
+    rows = [[f"{v['threshold']:g}", "the same" if v["same"] else "DIFFERS"] for v in values]
+    print(Table("", ["threshold", "algorithm 2, printed loops against ours"], rows).text)
+    print(f"\nEvery row: {request.write_lines(values)}; `cosformer reproduce figure3` applies it to trained models.")
+    if not all(value["same"] for value in values):
+        raise ValueError("ours differs from algorithm 2; please report the table above")
