@@ -155,7 +155,7 @@ class ImageTest(Common, unittest.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.model_tester.seq_length = 4
+        self.model_tester.seq_length = self.model_tester.encoder_seq_length = 4
 
     def test_model_get_set_embeddings(self) -> None:
         """The input embeddings are patches."""
@@ -163,8 +163,8 @@ class ImageTest(Common, unittest.TestCase):
         for model_class in self.all_model_classes:
             assert isinstance(model_class(config).get_input_embeddings(), Patches)
 
-    @unittest.skip("pixels take the place of vectors here")
-    def test_inputs_embeds(self) -> None: ...
+    @unittest.skip("there are no ids of patches to compare with")
+    def test_inputs_embeds_matches_input_ids(self) -> None: ...
 
 
 class EncoderDecoderTest(Common, GenerationTesterMixin, unittest.TestCase):

@@ -32,7 +32,7 @@ def guard_stock_models() -> None:
             _check_model(self)
         return check(self, requested_attention, *args, **kwargs)
 
-    guarded.cosformer_guard = True  # pyright: ignore[reportFunctionMemberAccess]
+    guarded.cosformer_guard = True  # pyright: ignore
     PreTrainedModel.get_correct_attn_implementation = guarded
     # a field that any config may be given, so that from_pretrained(..., cosformer_max_len=...) knows it
     PreTrainedConfig.cosformer_max_len = None  # pyright: ignore[reportAttributeAccessIssue]

@@ -50,7 +50,7 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
         self.model = EncoderDecoder(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if not config.tie_word_embeddings:
-            self._tied_weights_keys = {
+            self._tied_weights_keys = {  # pyright: ignore[reportAttributeAccessIssue]
                 name: source for name, source in self._tied_weights_keys.items() if name != "lm_head.weight"
             }
         self.post_init()
@@ -73,7 +73,7 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
 
     def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
         """As transformers' own. ``labels`` come along where the seq2seq Trainer generates; they are not looked at."""
-        return super().generate(*args, **kwargs)
+        return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind ``decoder_start_token_id``; the stock seq2seq collator calls this."""
@@ -112,6 +112,7 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
                 use_cache=False,
                 **kwargs,
             )
+        assert encoder_outputs is not None
         read = encoder_outputs[0]
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

@@ -1,6 +1,6 @@
 """Classes of images: patches, or single pixels, as the tokens of the one transformer."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers.modeling_outputs import ImageClassifierOutput
@@ -17,7 +17,7 @@ class CosformerForImageClassification(CosformerPreTrainedModel):
     """The transformer over an image's patches, one pooled vector, and class scores."""
 
     main_input_name = "pixel_values"
-    input_modalities = ("image",)
+    input_modalities: ClassVar[Any] = ("image",)
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)

@@ -40,7 +40,7 @@ def config_from_llama(config: Any, **changes: Any) -> CosformerConfig:
     )
     same += ("intermediate_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings", "head_dim")
     same += ("pad_token_id", "bos_token_id", "eos_token_id")
-    values = {name: getattr(config, name, None) for name in same}
+    values: dict[str, Any] = {name: getattr(config, name, None) for name in same}
     values["attention_bias"] = True if kind == "qwen2" else bool(getattr(config, "attention_bias", False))
     values |= {
         "output_bias": False if kind == "qwen2" else None,

@@ -86,7 +86,7 @@ class CosformerPreTrainedModel(PreTrainedModel):
         """
         from cosformer.models import foreign  # it knows the config, which knows nothing of it
 
-        where = pretrained_model_name_or_path
+        where: Any = pretrained_model_name_or_path
         own = where is not None  # else everything is given: config and state_dict
         if own and not isinstance(config, PreTrainedConfig):
             saved, _ = CosformerConfig.get_config_dict(where if config is None else config)

@@ -32,11 +32,11 @@ def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Lay
     if "seed" in inspect.signature(attention_class(attention)).parameters:
         # layers that drew the same random features would make the same mistakes
         options = {"seed": index} | options
-    sizes = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
+    sizes: dict[str, Any] = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
     sizes["max_len"] = config.max_position_embeddings
     mechanism = build_attention(attention, **sizes, causal=config.is_decoder, **options)
     size = config.hidden_size
-    heads = {
+    heads: dict[str, Any] = {
         "num_key_heads": config.num_key_value_heads,
         "bias": config.attention_bias,
         "output_bias": config.output_bias,
