@@ -5,7 +5,13 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'cosformer[jax]'")
 pytest.importorskip("flax", reason="flax is not installed: pip install 'cosformer[jax]'")
-jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def double_precision():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cosformer
 import jax
@@ -72,11 +70,9 @@ def test_outputs_and_gradients_equal_the_definition(make, name):
         np.testing.assert_allclose(ours, theirs, atol=1e-11 * max(1.0, np.abs(theirs).max(initial=0)))
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_any_split_into_states_gives_the_same(make, data):
-    n = data.draw(st.integers(1, 300), label="n")
-    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=4), label="cuts"))
+@pytest.mark.parametrize("cuts", [[1], [128], [5, 5, 133, 299]])
+def test_any_split_into_states_gives_the_same(make, cuts):
+    n = 300
     q, k, v = map(jnp.asarray, make(2, 4, 2, n, n, 4, 3))
     mask = jnp.asarray(np.random.default_rng(n).random((2, n)) > 0.2)
     whole, end = cosformer_attention(q, k, v, causal=True, max_len=320, key_mask=mask, return_state=True)
