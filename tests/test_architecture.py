@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "nn": {"attention", "ops"},
     "models": {"nn", "attention", "ops"},
     "hf": {"models", "nn", "attention", "ops"},
+    "jax": set(),
     "data": set(),
     "tasks": {"experiment", "data", "models", "nn", "attention", "ops"},
     "experiment": set(),
