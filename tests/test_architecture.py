@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "lab.render": {"attention", "lab.records", "experiment"},
     "lab": set(),
 }
-ALLOWED["lab.bench"] = {*ALLOWED["train"], "train", "recipes", "lab.records", "lab.render"}
+ALLOWED["lab.bench"] = {*ALLOWED["train"], "train", "recipes", "lab.records", "lab.render", "jax"}
 ALLOWED["lab.paper"] = {*ALLOWED["lab.bench"], "lab.bench"}
 ALLOWED["commands"] = {*ALLOWED["lab.paper"], "lab.paper"}
 ALLOWED["cli"] = {"commands"}
