@@ -12,6 +12,7 @@ ATTENTIONS: dict[str, tuple[str, str]] = {
     "relu": ("cosformer.attention.relu", "Relu"),
     "leaky_relu": ("cosformer.attention.leaky_relu", "LeakyRelu"),
     "identity": ("cosformer.attention.identity", "Identity"),
+    "uniform": ("cosformer.attention.uniform", "Uniform"),
     "linear": ("cosformer.attention.linear", "Linear"),
     "performer": ("cosformer.attention.performer", "Performer"),
     "rfa_gaussian": ("cosformer.attention.rfa_gaussian", "RfaGaussian"),

@@ -9,8 +9,8 @@ from typing import Any
 from cosformer import terminal
 from cosformer.lab import numbers as paper
 from cosformer.lab.bench.table import insert
-from cosformer.lab.paper import gain, ledger
-from cosformer.lab.paper.claims import CLAIMS, IMAGE, LISTOPS, LM, MLM, SST2, Measure
+from cosformer.lab.paper import gain, gates, ledger
+from cosformer.lab.paper.claims import CLAIMS, LM, MLM, SST2, Measure
 from cosformer.lab.paper.ledger import Line, attentions, sample
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
@@ -26,10 +26,6 @@ _PAPER: dict[tuple[str, ...], tuple[str, dict[str, float]]] = {
     (MLM,): ("valid. loss, table 1", {name: row["loss"] for name, row in paper.TABLE1.items()}),
     (LM,): ("test perplexity, table 2", {name: row["test"] for name, row in paper.TABLE2.items()}),
     (SST2,): ("SST-2, table 3", {name: row["SST-2"] for name, row in paper.TABLE3.items()}),
-    (LISTOPS, IMAGE): (
-        "mean of the two, table 4",
-        {name: (row["listops"] + row["image"]) / 2 for name, row in paper.TABLE4.items()},
-    ),
 }
 _SST2_RELU = paper.TABLE1["relu"]["SST-2"]
 
@@ -68,7 +64,7 @@ def readme_part(found: dict[str, Any], lines: Sequence[Line]) -> str:
 def show(request: Request, lines: Sequence[Line]) -> None:
     """Print the verdicts; with ``write`` bring that folder of documents up to date, with ``into`` the README."""
     speed, problems = speed_claims(request.docs / "results")
-    found = ledger.ledger(lines)
+    found = ledger.ledger(lines, gates.read(request.docs / "results"))
     found["claims"] += speed
     for problem in problems:
         print(f"not measured: {problem}", file=sys.stderr)
@@ -140,7 +136,7 @@ def _groups() -> dict[Measure, tuple[str, list[str]]]:
 
 def _theirs(measure: Measure) -> tuple[str, dict[str, float]]:
     """What the paper reports under the same heading, and its numbers by attention; "" and none if it has no such table."""
-    label, numbers = ("", {}) if measure.early else _PAPER.get(measure.recipes, ("", {}))
+    label, numbers = ("", {}) if measure.area else _PAPER.get(measure.recipes, ("", {}))
     return label, numbers | {"relu": _SST2_RELU} if measure.recipes == (SST2,) else numbers
 
 
@@ -209,7 +205,7 @@ def _runs(lines: Sequence[Line]) -> str:
     for line in lines:
         which = evaluation(line)
         base = line["baseline"].get(which)
-        scale, percent = (100, " %") if line["task"] in ("classify", "match") else (1, "")
+        scale, percent = (100, " %") if line["task"] in ("classify", "match", "recall") else (1, "")
         baseline = f"{base['name']} {scale * base['score']:.4g}{percent}" if base else "-"
         learned = "yes" if line["learned"].get(which) else "no"
         time = f"{line['cpu_seconds']:,.0f} s"

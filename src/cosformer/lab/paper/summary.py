@@ -56,7 +56,13 @@ def summary(run: Run, cell: Cell) -> dict[str, Any] | None:
     runs = Path("runs")
     start = None if cell.before is None else runs / cell.before.name
     line["command"] = " ".join(["cosformer", *cell.words(runs / cell.name, start, run.experiment.train.threads)])
-    line["train_loss"] = thinned(run.train_curve("loss"))
+    if cell.rate is not None:
+        line["rate"] = cell.rate
+    line["lr"] = run.experiment.train.lr
+    curve = run.train_curve("loss")
+    if curve:  # each point is the mean of as many updates, so the mean of the points is the area under the curve
+        line["mean_train_loss"] = sum(value for _, value in curve) / len(curve)
+    line["train_loss"] = thinned(curve)
     line["valid_loss"] = thinned(run.eval_curve(_selection(run), "loss"))
     line["note"] = run.experiment.note
     return _rounded(line)
@@ -78,11 +84,17 @@ def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[dict[str, Any]], li
             problems.append(f"the result of {runs / cell.name} lacks {', '.join(missing)}")
         elif line is not None:
             lines.append(line)
-    return sorted(lines, key=_key), problems
+    return sorted(lines, key=cell_key), problems
 
 
 def write_lines(lines: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def append_line(line: dict[str, Any], path: Path) -> None:
+    """Add the line in one write, so that a reader sees all of it or nothing."""
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -102,7 +114,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             problems.append(f"{path} line {number} cannot be used: it lacks {', '.join(missing)}")
         else:
             lines.append(line)
-    return sorted(lines, key=_key), problems
+    return sorted(lines, key=cell_key), problems
 
 
 def one_line(line: dict[str, Any]) -> str:
@@ -134,8 +146,17 @@ def _selection(run: Run) -> str:
     return names[0] if names else "valid"
 
 
-def _key(line: dict[str, Any]) -> tuple[str, str, int]:
-    return line["recipe"], line["attention"], line["seed"]
+def cell_key(line: dict[str, Any]) -> tuple[str, str, int, float]:
+    """What tells runs apart: recipe, attention, seed and, in the search of rates, the rate (0 elsewhere)."""
+    return line["recipe"], line["attention"], line["seed"], line.get("rate") or 0.0
+
+
+def merged(*parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of all parts, sorted; a run that is in several counts once, with its first line."""
+    found: dict[tuple[str, str, int, float], dict[str, Any]] = {}
+    for line in (line for part in parts for line in part):
+        found.setdefault(cell_key(line), line)
+    return sorted(found.values(), key=cell_key)
 
 
 def _rounded(value: Any) -> Any:

@@ -171,7 +171,7 @@ def _tasks(recipes: Sequence[str]) -> list[Column]:
 
 def _score(*recipes: str, metric: str = "accuracy", split: str | None = None) -> Measure:
     unit = {"accuracy": "points", "loss": "nats"}.get(metric, metric)
-    return Measure(recipes, metric, metric == "accuracy", unit, resolution=0.0, split=split, floor=False)
+    return Measure(recipes, metric, metric == "accuracy", unit, split=split, floor=False)
 
 
 def _average(name: str, recipes: Sequence[str], lines: Sequence[Line]) -> Column:
