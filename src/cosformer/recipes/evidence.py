@@ -20,7 +20,7 @@ def evidence_pathfinder() -> Experiment:
         task="classify",
         data=DataConfig("pathfinder", options, full_test=True),
         model=ModelConfig("lra_pathfinder", **sizes, dropout=0.0, fields=fields),
-        train=_train(steps=2_400, batch=64, lr=3e-3, evaluations=4),
+        train=_train(steps=2_400, batch=64, lr=1e-3, evaluations=4),
         note="60,000 images of 12x12 pixels, two dashes a line and no other lines; 2 layers of width 64.",
     )
 
@@ -35,7 +35,7 @@ def evidence_lm() -> Experiment:
         task="lm",
         data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=256, eval_rows=512, full_test=True),
         model=ModelConfig("adaptive_lm", layers=3, width=128, heads=4, feed_forward=512, dropout=0.0, fields=fields),
-        train=_train(steps=3_000, batch=16, lr=3e-3, evaluations=6),
+        train=_train(steps=3_000, batch=16, lr=2e-3, evaluations=6),
         note="Bytes, blocks of 256, 3 layers of width 128, 3,000 updates of 4,096 bytes.",
     )
 
@@ -70,7 +70,7 @@ def evidence_mlm() -> Experiment:
         task="mlm",
         data=DataConfig("wikitext2", {"tokenizer": "bpe:2000"}, length=128, eval_rows=500, full_test=True),
         model=ModelConfig("roberta_base", layers=2, width=128, heads=4, feed_forward=512, dropout=0.0, fields=fields),
-        train=_train(steps=4_000, batch=16, lr=3e-3, evaluations=8),
+        train=_train(steps=4_000, batch=16, lr=2e-3, evaluations=8),
         note="A BPE of 2,000 entries, rows of 128 tokens, 2 layers of width 128, pre-norm instead of post-norm, 4,000 updates of 16"
         " rows.",
     )

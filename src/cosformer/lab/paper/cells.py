@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosformer.experiment import Experiment
+from cosformer.experiment import Experiment, Option
 from cosformer.lab import numbers as paper
 from cosformer.lab.paper import claims, rates
 from cosformer.recipes import recipe
@@ -17,6 +17,9 @@ _MLM = {"small": "mlm-wikitext2-small", "paper": "mlm-wikitext103"}
 _LM = {"small": "lm-wikitext2-small", "paper": "lm-wikitext103"}
 PHI = ("identity", "leaky_relu", "relu", "softmax", "cosformer")
 TRIO = ("softmax", "cosformer", "relu")
+# Long Range Arena's rank, and the Synthesizer that keeps to its rule: at most a tenth more parameters (Pathfinder's model is so
+# small that this one has a fifth more)
+ARENA_OPTIONS: dict[str, dict[str, Option]] = {"linformer": {"rank": 16}, "synthesizer": {"kind": "factorised_dense"}}
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,13 @@ class Cell:
     def experiment(self, start: Path | None = None) -> Experiment:
         """What its run must be; ``start``: the folder of the run before it."""
         plain = recipe(self.recipe)
-        model = dataclasses.replace(plain.model, attention=self.attention)
+        model = dataclasses.replace(plain.model, attention=self.attention, attention_options=self._options)
         train = dataclasses.replace(plain.train, seed=self.seed, **self._changes(plain))
         return dataclasses.replace(plain, model=model, train=train, start=plain.start if start is None else str(start))
+
+    @property
+    def _options(self) -> dict[str, Option]:
+        return ARENA_OPTIONS.get(self.attention, {}) if self.recipe.startswith("lra-") else {}
 
     def _changes(self, plain: Experiment) -> dict[str, float | int]:
         """Fields of ``train`` in which it differs from its recipe."""
@@ -63,6 +70,8 @@ class Cell:
         """The arguments of ``cosformer`` that train it into the folder ``run``."""
         words = ["train", self.recipe, "--quiet", "--run", str(run), "--model.attention", self.attention]
         words += ["--train.seed", str(self.seed)]
+        for name, value in self._options.items():
+            words += [f"--model.attention-options.{name}", str(value)]
         for name, value in self._changes(recipe(self.recipe)).items():
             words += [f"--train.{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [] if threads is None else ["--train.threads", str(threads)]
@@ -103,7 +112,7 @@ ATTENTIONS: dict[str, tuple[str, ...]] = {
     "table3": tuple(paper.TABLE3),
     "table4": tuple(paper.TABLE4),
     "table6": ("relu", "cosformer"),
-    "figure1": ("softmax", "cosformer"),
+    "figure1": tuple(paper.FIGURE1),
     "figure3": TRIO,
     "figure4": TRIO,
     "samples": ("softmax", "cosformer"),
