@@ -122,11 +122,6 @@ class Neighbours:
             mixed[i] *= len(seen)
             mixed[i, seen] += count
             mixed[i] /= mixed[i].sum()
-        # of ten chosen tokens eight are masked, one is left and one replaced: what stands there is right every other time
-        shown = inputs[places]
-        visible = shown != self.mask_id
-        mixed[visible] *= 0.5
-        mixed[np.flatnonzero(visible), shown[visible]] += 0.5
         return -np.log(mixed[np.arange(len(places)), labels[places]])
 
 
