@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-instruction-sets test-arm fuzz coverage sanitize build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -30,13 +30,36 @@ types: install
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'
+	$(MAKE) test-instruction-sets
 
 test-all: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	$(MAKE) test-instruction-sets
 
-# the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+# which lines of the package the tests run; the figure stands in CONTRIBUTING.md
+coverage: install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --cov=cosformer --cov-report=term
+
+# the operator's tests with the other builds of the kernels that this processor runs
+test-instruction-sets: install
+	PYTHON=$(BIN)/python sh tests/ops/instruction_sets.sh -n 2 -m 'not slow'
+
+# the kernels compiled for 64-bit ARM and run under qemu, where Debian's gcc-aarch64-linux-gnu and qemu-user are installed
+test-arm: install
+	PYTHONPATH=tests $(BIN)/python tests/arm/run.py
+
+# random calls of the operator against an oracle written apart from it: make fuzz SEED=1 COUNT=20000
+SEED ?= 0
+FIRST ?= 0
+COUNT ?= 2000
+fuzz: install
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --first $(FIRST) --count $(COUNT)
+
+# the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, of gcc and (where it is installed) of clang
 sanitize: install
-	PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
+	CC=gcc PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
+	if command -v clang > /dev/null; then CC=clang PYTHON=$(BIN)/python sh tests/ops/sanitize.sh; \
+	else echo "no clang here: its sanitizers were not run (apt-get install clang)"; fi
 
 # the documentation, into site/index.html; fails on any warning
 docs: install

@@ -5,7 +5,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
+
+from cosformer import processor
+
+SAID = processor.prepare()  # before torch is loaded, here and in the processes that tests start
+
+import torch  # noqa: E402
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if SAID:
+        terminalreporter.write_line(SAID)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

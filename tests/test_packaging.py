@@ -133,11 +133,8 @@ def test_the_papers_agree_with_the_package() -> None:
     assert (ROOT / "src" / "cosformer" / "py.typed").exists()
 
 
-def test_contributing_says_how_to_add_each_thing() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    for thing in ("an attention", "a data set", "a task", "a recipe", "a backend", "a benchmark"):
-        assert f"## To add {thing}\n" in text
-    for path in re.findall(r"`(src/cosformer/[\w/]+\.py)`", text):
+def test_contributing_names_files_that_exist() -> None:
+    for path in re.findall(r"`(src/cosformer/[\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text()):
         assert (ROOT / path).exists(), f"CONTRIBUTING names {path}"
 
 

@@ -13,7 +13,9 @@ SCHEDULES = ("constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt")
 PRECISIONS = ("fp32", "bf16", "fp16")
 STRATEGIES = ("ddp", "fsdp")
 TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+# what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
+RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
 
 
 @dataclass(frozen=True)

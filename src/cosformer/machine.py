@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cosformer import processor
+
 
 def describe(threads: int) -> dict[str, Any]:
     """CPU, cores, threads in use, memory and versions."""
     import torch
 
     return {
-        "cpu": _cpu(),
+        "cpu": processor.name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": threads,
@@ -41,14 +43,6 @@ def memory(field: str) -> int:
         if name == field:
             return int(rest.split()[0]) * 1024
     return 0
-
-
-def _cpu() -> str:
-    for line in _lines(Path("/proc/cpuinfo")):
-        name, _, rest = line.partition(":")
-        if name.strip() == "model name":
-            return rest.strip()
-    return platform.processor() or "unknown"
 
 
 def _lines(path: Path) -> list[str]:

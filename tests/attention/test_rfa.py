@@ -7,8 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from cosformer.attention import build_attention
-from cosformer.attention.rfa_arccos import arccos_features
-from cosformer.attention.rfa_gaussian import fourier_features
+from cosformer.attention.rfa import arccos_features, fourier_features
 
 NAMES = ["rfa_gaussian", "rfa_arccos", "rfa_gate_gaussian", "rfa_gate_arccos"]
 D = 8

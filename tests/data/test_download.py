@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cosformer.data.cache import clean, downloads_folder
-from cosformer.data.download import DOWNLOADS, Download, NotDownloaded, fetch, forget, locate, remember
+from cosformer.data.download import CHUNK_BYTES, DOWNLOADS, Download, NotDownloaded, fetch, forget, locate, remember
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -71,14 +71,13 @@ def test_a_download_arrives_and_its_checksum_is_recorded(server: Server) -> None
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_download_is_kept_and_resumed(server: Server, ranges: bool) -> None:
     server.break_after, server.ranges = 300_000, ranges
-    with pytest.raises(
-        ValueError, match=r"broke off at 300,000 of 1,024,000 bytes|cannot be reached.*what came is kept"
-    ):
+    with pytest.raises(ValueError, match=r"broke off.*what came is kept"):
         fetch(Download(server.url))
     assert not (downloads_folder() / "set.zip").exists()
     server.break_after = None
     assert fetch(Download(server.url)).read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=300000-"]
+    kept = 300_000 - 300_000 % CHUNK_BYTES  # the chunk that broke off comes again
+    assert server.asked == [None, f"bytes={kept}-"]
     assert not list(downloads_folder().glob("*.part"))
 
 

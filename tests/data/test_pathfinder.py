@@ -1,6 +1,7 @@
 """Pathfinder: the generator's geometry and labels, the official layout, bad files."""
 
 import io
+import math
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,23 @@ from PIL import Image
 
 from cosformer.data import load_dataset
 from cosformer.data.pathfinder import CHUNK, FOLDERS, draw_chunk, read_folder, write_official
-from cosformer.data.pathfinder_draw import LEVELS, Images, draw, label_from_geometry
+from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, Images, draw
+
+
+def label_from_geometry(targets: np.ndarray, markers: np.ndarray) -> int:
+    """1 if one unbroken snake runs from the first marker to the second, else 0; [2, P, 2, 2] and [2, 2] of one image."""
+    ends = []
+    for marker in markers:
+        found = {s for s in range(2) for end in (targets[s, 0, 0], targets[s, -1, 1]) if (end == marker).all()}
+        if len(found) != 1:
+            raise ValueError(f"marker {marker.tolist()} stands at the end of {len(found)} snakes, not of one")
+        ends.append(found.pop())
+    for snake in set(ends):
+        gaps = targets[snake, 1:, 0] - targets[snake, :-1, 1]
+        # a pivot lies LENGTH + 2 MARGIN on, and places are rounded to whole pixels
+        if (widest := math.sqrt((gaps**2).sum(1).max())) > LENGTH + 2 * MARGIN + 1:
+            raise ValueError(f"the snake is broken: {widest:.1f} pixels between two of its paddles")
+    return int(ends[0] == ends[1])
 
 
 @pytest.fixture(scope="module", params=LEVELS)

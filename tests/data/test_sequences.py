@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosformer.data import Ragged, Split, load_dataset
-from cosformer.data.batches import batches, make_batch, pad_rows
+from cosformer.data import Ragged, Split
 from cosformer.data.masking import IGNORED, mask_tokens
+from cosformer.data.padding import pad_rows
 from cosformer.data.sequences import LMBlocks, PackedLines
 
 
@@ -104,39 +104,8 @@ def test_padding_is_masked_and_never_meets_data() -> None:
     tokens, mask = pad_rows([np.array([3, 4]), np.array([], int), np.array([5, 6, 7])], 0)
     assert tokens.tolist() == [[3, 4, 0], [0, 0, 0], [5, 6, 7]] and tokens.dtype == np.int64
     assert mask.tolist() == [[True, True, False], [False] * 3, [True] * 3]
-    assert pad_rows([np.array([3])], 0, 4)[0].shape == (1, 4)
-    with pytest.raises(ValueError, match="a row of 3 tokens does not fit into length=2"):
-        pad_rows([np.array([1, 2, 3])], 0, 2)
     pixels, seen = pad_rows([np.array([0, 9]), np.array([0, 0])], None)
     assert seen.all() and pixels.tolist() == [[0, 9], [0, 0]]
     assert pad_rows([np.array([0, 9])], 0)[1].tolist() == [[False, True]], "Long Range Arena's padding masks black"
     with pytest.raises(ValueError, match="no padding id"):
         pad_rows([np.array([1]), np.array([1, 2])], None)
-
-
-def test_batches_cover_the_split_once_in_a_seeded_order() -> None:
-    dataset = load_dataset("listops-small", train=23, valid=1, test=1)
-    labels = dataset.splits["train"].labels
-    assert labels is not None
-
-    def order(**options: int) -> list[list[int]]:
-        return [b.labels.tolist() for b in batches(dataset, "train", 5, shuffle=True, **options)]  # type: ignore[union-attr]
-
-    assert sorted(label for batch in order() for label in batch) == sorted(labels.tolist()) and [
-        len(b) for b in order()
-    ] == [5, 5, 5, 5, 3]
-    assert order(seed=1) == order(seed=1) != order(seed=2)
-    assert order(epoch=1) != order(epoch=0)
-    plain = list(batches(dataset, "train", 5, drop_last=True, length=2000))
-    assert [b.tokens.shape for b in plain] == [(5, 2000)] * 4
-    assert plain[0].key_mask.sum(1).tolist() == dataset.splits["train"].tokens.lengths[:5].tolist()
-    with pytest.raises(ValueError, match="batch_size=0"):
-        next(batches(dataset, "train", 0))
-
-
-def test_pairs_are_batched_side_by_side(tmp_path) -> None:
-    (tmp_path / "new_aan_pairs.train.tsv").write_text("1.0\tA\tB\tone\tthree\n0.0\tA\tB\tx\ty\n")
-    batch = make_batch(load_dataset("retrieval", path=str(tmp_path)), "train", [1, 0])
-    assert batch.second is not None and batch.second_mask is not None and batch.labels is not None
-    assert batch.tokens.shape == (2, 3) and batch.second.shape == (2, 5)
-    assert batch.second_mask.sum(1).tolist() == [1, 5] and batch.labels.tolist() == [0, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cosformer.data import load_dataset
-from cosformer.data.subwords import Subwords, fairseq_vocabulary, text_vocabulary
+from cosformer.data.subwords import Subwords, text_vocabulary
 
 TRAIN = " \n = Title = \n \n the cat and the <unk> @-@ dog \n"
 VALID = " the bird \n"
@@ -139,15 +139,6 @@ def test_real_special_tokens(real: Callable[[str], Path]) -> None:
     assert (bert.bos_id, bert.pad_id, bert.eos_id, bert.unk_id, bert.mask_id) == (101, 0, 102, 100, 103)
     assert roberta.double_separator and not bert.double_separator
     assert Subwords.load(real("tokenizers/gpt2")).pad_id is None
-
-
-def test_fairseq_s_dictionary_gives_roberta_s_ids(real: Callable[[str], Path]) -> None:
-    import lzma
-
-    root = real("tokenizers")
-    ours = fairseq_vocabulary(root / "roberta-base/dict.txt", root / "gpt2/vocab.json")
-    theirs = json.loads(lzma.decompress((root / "roberta-base/vocab.json.xz").read_bytes()))
-    assert ours == theirs
 
 
 def test_the_python_library_is_always_there() -> None:

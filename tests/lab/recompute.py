@@ -1,4 +1,4 @@
-"""Recompute every interval, p value and verdict of ledger.json from runs.jsonl and gates.json, with scipy and nothing of the package.
+"""Recompute every interval, p value and verdict of ledger.json from runs.jsonl and gates.jsonl, with scipy and nothing of the package.
 
     python tests/lab/recompute.py docs/results
 
@@ -115,7 +115,10 @@ def recompute(runs, gates, claims):
 
 def main(folder):
     runs = [json.loads(line) for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
-    gates = json.loads((folder / "gates.json").read_text(encoding="utf-8"))
+    gates = {
+        gate["recipe"]: gate
+        for gate in map(json.loads, (folder / "gates.jsonl").read_text(encoding="utf-8").splitlines())
+    }
     entries = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))["claims"]
     wrong = []
     for claim, verdict, parts in recompute(runs, gates, [entry for entry in entries if "parts" in entry]):

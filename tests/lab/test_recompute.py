@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cosformer.lab.paper.ledger import ledger
+from cosformer.lab.records import run_of_line
 
 SCRIPT = Path(__file__).with_name("recompute.py")
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -35,7 +36,11 @@ def line(recipe: str, attention: str, seed: int, **scores: float) -> dict[str, A
         "recipe": recipe,
         "attention": attention,
         "seed": seed,
+        "task": "lm",
         "status": "done",
+        "cpu_seconds": 1.0,
+        "machine": {},
+        "command": "cosformer train",
         "scores": {"valid": {metric: 0.9}, "test": {metric: scores[metric]}},
         "baseline": {"test": {"name": "base", "score": base}, "valid": {"name": "base", "score": base}},
         "learned": {"test": True},
@@ -67,8 +72,10 @@ def folder(tmp_path: Path) -> Path:
     gates = {"evidence-lm": 1.87, "evidence-mlm": 1.4, "evidence-pathfinder": 69.6, "evidence-recall-16": 95.0}
     table = {name: {"name": "table", "score": score} for name, score in gates.items()}
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
-    (tmp_path / "gates.json").write_text(json.dumps(table))
-    (tmp_path / "ledger.json").write_text(json.dumps(ledger(runs, table)))
+    (tmp_path / "gates.jsonl").write_text(
+        "".join(json.dumps({"recipe": name} | gate) + "\n" for name, gate in table.items())
+    )
+    (tmp_path / "ledger.json").write_text(json.dumps(ledger([run_of_line(run) for run in runs], table)))
     return tmp_path
 
 

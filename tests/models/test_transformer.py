@@ -28,6 +28,18 @@ STREAMING = [name for name, causal in EVERY if causal and attention_class(name).
 
 
 @pytest.mark.parametrize(("name", "causal"), EVERY)
+def test_shapes_on_the_meta_device(name, causal, config, ids):
+    settings = config(attention=name, is_decoder=causal)
+    with torch.device("meta"):
+        model = CosformerModel(settings)
+    model.train()
+    out = model(ids(2, 12).to("meta"), attention_mask=torch.ones(2, 12, dtype=torch.long, device="meta"))[0]
+    out.sum().backward()
+    assert out.is_meta and out.shape == (2, 12, settings.hidden_size)
+    assert all(x.grad is None or x.grad.is_meta for x in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "causal"), EVERY)
 def test_save_and_load_give_the_same_bits(name, causal, config, ids, tmp_path):
     model = CosformerModel(config(attention=name, is_decoder=causal)).eval()
     model.save_pretrained(tmp_path)

@@ -3,12 +3,14 @@
 import functools
 import math
 import os
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from cosformer.ops.native.library import loaded
+from cosformer.ops.backends import available_backends
+from cosformer.ops.native.library import INSTRUCTION_SETS, loaded
 
 settings.register_profile(
     "default", max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -31,16 +33,33 @@ def nan_filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
+@contextmanager
+def chosen_instructions(name):
+    """The build of the native kernels with this name; skips where the processor does not run it."""
+    library = loaded()
+    before = library.instructions
+    if name not in library.instruction_sets:
+        pytest.skip(f"this processor does not run the {name} kernels")
+    library.choose(name)
+    yield name
+    library.choose(before)
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
 def instructions(request):
     """Each build of the native kernels that this processor runs, by name."""
-    library = loaded()
-    try:
-        library.choose(request.param)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    yield request.param
-    library.choose(None)
+    with chosen_instructions(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=["dense", "chunked", *(f"{b} {i}" for b in ("auto", "native") for i in INSTRUCTION_SETS)])
+def form(request):
+    """Each backend; the native one, and what auto takes, once for each instruction set."""
+    backend, *names = request.param.split()
+    if backend not in ("auto", *available_backends()):
+        pytest.skip(f"no {backend} backend here")
+    with chosen_instructions(*names) if names and "native" in available_backends() else nullcontext():
+        yield backend
 
 
 def write_out(q, k, v, *, causal=False, max_len=None, q_offset=0, align="absolute", key_mask=None, eps=1e-6):

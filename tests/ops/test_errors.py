@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cosformer import LinearState, cosformer_attention
+from cosformer import CosformerAttention, LinearState, cosformer_attention
 from cosformer.ops.linear import linear_attention
 
 
@@ -135,3 +135,20 @@ def test_state_on_another_device():
 def test_linear_attention_checks_too(tensors, options, message):
     with pytest.raises(ValueError, match=message):
         linear_attention(*tensors, **options)
+
+
+@pytest.mark.parametrize("name", ["max_len", "q_offset"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(300.0, "=300.0 is a float; pass a whole number"), (2**63, r"=9223372036854775808; it must be at most 2\*\*53")],
+)
+def test_lengths_are_whole_numbers(name, value, message, causal):
+    for n in (6, 300):
+        with pytest.raises(ValueError, match=f"^{name}{message}"):
+            cosformer_attention(*qkv(n, n), causal=causal, **{name: value})
+    if name == "max_len":
+        with pytest.raises(ValueError, match=f"^{name}{message}"):
+            cosformer_attention(Q[:, :, :1], K[:, :, :1], V[:, :, :1], causal=True, return_state=True, max_len=value)
+        with pytest.raises(ValueError, match=f"^{name}{message}"):
+            CosformerAttention(8, 2, max_len=value)

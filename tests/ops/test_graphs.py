@@ -105,6 +105,19 @@ def test_export_with_dynamic_length(causal):
         assert torch.allclose(program.module()(*x), cosformer_attention(*x, causal=causal, max_len=2048), atol=1e-6)
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="torch 2.6 does not tell an export")
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("example", [100, 400])
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_exported_program_for_short_and_long_input(causal, example, strict):
+    length = torch.export.Dim("length", min=2, max=2048)
+    tensors = tuple(torch.randn(1, 2, example, 8) for _ in range(3))
+    program = torch.export.export(Attention(causal), tensors, dynamic_shapes=({2: length},) * 3, strict=strict)
+    for n in (2, 256, 257, 1500):
+        x = tuple(torch.randn(1, 2, n, 8) for _ in range(3))
+        assert torch.allclose(program.module()(*x), cosformer_attention(*x, causal=causal, max_len=2048), atol=1e-5)
+
+
 class Step(torch.nn.Module):
     def forward(self, q, k, v, kv, z, seen):
         state = LinearState(kv, z, seen, 64)

@@ -109,7 +109,7 @@ def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metri
 
     experiment = small(steps=12, save_every=100, log_every=4)
     train(experiment, tmp_path / "whole", quiet=True)
-    anyone = signals.StopOnSignal._anyone
+    anyone = signals.StopOnSignal._any_process_signalled
 
     def at_seven(self, args) -> bool:
         self.updates = getattr(self, "updates", 0) + 1
@@ -117,7 +117,7 @@ def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metri
             os.kill(os.getpid(), signal.SIGTERM)
         return anyone(self, args)
 
-    monkeypatch.setattr(signals.StopOnSignal, "_anyone", at_seven)
+    monkeypatch.setattr(signals.StopOnSignal, "_any_process_signalled", at_seven)
     stopped = train(experiment, tmp_path / "cut", quiet=True)
     assert stopped["status"] == "stopped" and stopped["steps_done"] == 7
     monkeypatch.undo()

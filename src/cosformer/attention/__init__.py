@@ -1,4 +1,4 @@
-"""The zoo: one mechanism per file, one table, one way to build and call them."""
+"""The zoo: one mechanism (or one family of a paper) per file, one table, one way to build and call them."""
 
 from importlib import import_module
 from typing import Any
@@ -9,16 +9,16 @@ from cosformer.attention.base import Attention, Traits
 ATTENTIONS: dict[str, tuple[str, str]] = {
     "softmax": ("cosformer.attention.softmax", "Softmax"),
     "cosformer": ("cosformer.attention.cosformer", "Cosformer"),
-    "relu": ("cosformer.attention.relu", "Relu"),
-    "leaky_relu": ("cosformer.attention.leaky_relu", "LeakyRelu"),
-    "identity": ("cosformer.attention.identity", "Identity"),
+    "relu": ("cosformer.attention.feature_maps", "Relu"),
+    "leaky_relu": ("cosformer.attention.feature_maps", "LeakyRelu"),
+    "identity": ("cosformer.attention.feature_maps", "Identity"),
     "uniform": ("cosformer.attention.uniform", "Uniform"),
-    "linear": ("cosformer.attention.linear", "Linear"),
+    "linear": ("cosformer.attention.feature_maps", "Linear"),
     "performer": ("cosformer.attention.performer", "Performer"),
-    "rfa_gaussian": ("cosformer.attention.rfa_gaussian", "RfaGaussian"),
-    "rfa_arccos": ("cosformer.attention.rfa_arccos", "RfaArccos"),
-    "rfa_gate_gaussian": ("cosformer.attention.rfa_gate_gaussian", "RfaGateGaussian"),
-    "rfa_gate_arccos": ("cosformer.attention.rfa_gate_arccos", "RfaGateArccos"),
+    "rfa_gaussian": ("cosformer.attention.rfa", "RfaGaussian"),
+    "rfa_arccos": ("cosformer.attention.rfa", "RfaArccos"),
+    "rfa_gate_gaussian": ("cosformer.attention.rfa", "RfaGateGaussian"),
+    "rfa_gate_arccos": ("cosformer.attention.rfa", "RfaGateArccos"),
     "rotary_linear": ("cosformer.attention.rotary_linear", "RotaryLinear"),
     "spe": ("cosformer.attention.spe", "Spe"),
     "local": ("cosformer.attention.local", "Local"),

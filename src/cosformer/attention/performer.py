@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Traits
-from cosformer.attention.feature_map import FeatureMap, widen
+from cosformer.attention.feature_maps import FeatureMap, widen
 
 EPS = {"softmax": 1e-4, "relu": 1e-3}  # for each kernel
 LARGEST = 60.0  # log of the largest key feature: float32 sums stay finite; only a key along a row of W gets there
@@ -77,7 +77,7 @@ class Performer(FeatureMap):
         self.projection.copy_(orthogonal_gaussian(*self.projection.shape, seed=seed))
 
     def features(self, q: Tensor, k: Tensor, *, first: int, fresh: bool) -> tuple[Tensor, Tensor]:
-        if fresh and self.redraw_interval is not None:
+        if fresh and self.redraw_interval is not None and not self.projection.is_meta:
             if self.calls > 0 and self.calls % self.redraw_interval == 0:
                 self.redraw()
             self.calls += 1

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.feature_map import check_state
-from cosformer.attention.linear import elu_plus_one
+from cosformer.attention.feature_maps import check_state, elu_plus_one
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.linear import linear_attention
 from cosformer.ops.state import LinearState

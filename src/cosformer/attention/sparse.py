@@ -70,8 +70,8 @@ class Sparse(Attention):
         """One block of queries after the other: the key and value columns that all blocks share are never repeated
         for more than one block at a time."""
         n, l, c = q.shape[2], self.stride, self.columns
-        position = torch.arange(n, device=q.device)
-        far = position[position % l >= l - c]
+        position = torch.arange(n, device="cpu")  # how many are far is known before anything runs on a device
+        far, position = position[position % l >= l - c].to(q.device), position.to(q.device)
         far_k, far_v = k.index_select(2, far), v.index_select(2, far)
 
         out = []

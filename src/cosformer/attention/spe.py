@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.attention.base import Traits
-from cosformer.attention.feature_map import FeatureMap, widen
-from cosformer.attention.linear import elu_plus_one
+from cosformer.attention.feature_maps import FeatureMap, elu_plus_one, widen
 
 BLOCK = 64  # positions that share the cosine of their first one
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Traits
-from cosformer.attention.feature_map import FeatureMap
+from cosformer.attention.feature_maps import FeatureMap
 
 
 class Uniform(FeatureMap):

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import os
 import platform
 import re
 import sys
 from importlib import metadata
 from typing import Any
 
-from cosformer import terminal
+from cosformer import processor, terminal
 from cosformer._version import __version__
 
 DTYPES = ("float32", "float64")
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     report = {
         "versions": versions(),
         "extras": extras(),
+        "processor": about_processor(),
         "device": device,
         "backends": backends(device),
         "auto": auto_choices(device),
@@ -97,6 +99,41 @@ def _missing(wanted: dict[str, list[str]], extra: str) -> list[str]:
     return sorted(set(missing))
 
 
+def about_processor() -> dict[str, Any]:
+    """The processor, which build of the kernels runs on it and how, and whether torch's bfloat16 products do."""
+    import torch
+
+    from cosformer.ops.native.library import INSTRUCTION_SET, find
+
+    library, reason = find()
+    terminal.status("trying torch's bfloat16 products in a process of their own ...")
+    return {
+        "name": processor.name(),
+        "torch_uses": torch.backends.cpu.get_cpu_capability(),
+        "kernels": library.instructions if library else reason,
+        "instruction_sets": list(library.instruction_sets) if library else [],
+        "chosen_by": INSTRUCTION_SET if os.environ.get(INSTRUCTION_SET) else "processor",
+        "compiler": library.compiler if library else None,
+        "threads": torch.get_num_threads(),
+        "thread_pool": library.pool if library else None,
+        "bfloat16": about_bfloat16(),
+    }
+
+
+def about_bfloat16() -> dict[str, Any]:
+    """Whether a process that sets nothing can multiply bfloat16 matrices with torch, and what it must set if not."""
+    setting = processor.find_setting()
+    if setting == "":
+        return {"works": True, "set": None, "advice": ""}
+    if setting is None:
+        return {"works": False, "set": None, "advice": "use float32: no setting of oneDNN that we know helps"}
+    line = f"{processor.VARIABLE}={setting}"
+    advice = (
+        f"set {line} in the environment of your own programs, before torch is loaded; our commands set it themselves"
+    )
+    return {"works": False, "set": line, "advice": advice}
+
+
 def backends(device: str) -> dict[str, dict[str, Any]]:
     """What each backend is, and for each dtype why it does not run here (an empty string: it does)."""
     import torch
@@ -137,6 +174,7 @@ def _text(report: dict[str, Any]) -> str:
         lines.append(f"  {name:8} {lack if extra['missing'] else 'installed'}")
     if not report["extras"]:
         lines.append("  cosformer runs from its sources; install it to use extras: pip install .")
+    lines += ["", "Processor", *_processor_lines(report["processor"])]
     lines += ["", f"Backends on {report['device']}"]
     for name, backend in report["backends"].items():
         lines.append(f"  {name:8} {backend['about']}")
@@ -153,6 +191,25 @@ def _text(report: dict[str, Any]) -> str:
     ]
     lines += [exactness_table(report["exactness"]), "", verdict(report["exactness"])]
     return "\n".join(lines)
+
+
+def _processor_lines(about: dict[str, Any]) -> list[str]:
+    from cosformer.ops.native.library import INSTRUCTION_SET, INSTRUCTION_SETS
+
+    lines = [f"  {about['name']}; torch uses {about['torch_uses']}"]
+    if about["compiler"]:
+        chosen = f"{INSTRUCTION_SET} is set" if about["chosen_by"] == INSTRUCTION_SET else "the widest"
+        lines.append(
+            f"  native kernels for {', '.join(about['instruction_sets'])} run here; in use: {about['kernels']} ({chosen})"
+        )
+        lines.append(f"           {INSTRUCTION_SET}={'|'.join(INSTRUCTION_SETS)} chooses another build")
+        lines.append(f"  built with {about['compiler']}; {about['threads']} threads: {about['thread_pool']}")
+    else:
+        lines.append(f"  {about['kernels']}")
+    bfloat16 = about["bfloat16"]
+    if bfloat16["works"]:
+        return [*lines, "  torch's bfloat16 products work"]
+    return [*lines, terminal.paint(f"  torch's bfloat16 products DO NOT WORK as it is; {bfloat16['advice']}", "red")]
 
 
 def _span(span: dict[str, Any]) -> str:

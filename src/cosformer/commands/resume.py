@@ -1,4 +1,4 @@
-"""``cosformer resume``: go on with a run that was stopped or killed; the result is that of one that never was."""
+"""``cosformer resume``: continue a run that was stopped or killed; the result is that of an uninterrupted run."""
 
 import argparse
 from pathlib import Path

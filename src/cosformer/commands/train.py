@@ -40,10 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     experiment, folder, quiet = parse(args.recipe, args.rest)
     if folder is None:
-        folder = _agreed(default_folder(experiment))
+        folder = _same_on_all_processes(default_folder(experiment))
     elif (folder / EXPERIMENT_FILE).exists() and _rank() == 0:
         raise FileExistsError(
-            f"{folder} holds a run already; go on with `cosformer resume {folder}`, or give another --run"
+            f"{folder} holds a run already; continue it with `cosformer resume {folder}`, or give another --run"
         )
     require("train", "tensorboard" if experiment.train.tracker == "tensorboard" else "transformers")
     from cosformer.train import train
@@ -112,18 +112,18 @@ def _value(text: str) -> Option:
         return text
 
 
-def default_folder(experiment: Experiment, runs: Path = RUNS) -> Path:
+def default_folder(experiment: Experiment) -> Path:
     """``runs/RECIPE-ATTENTION-seedSEED``, with a number behind it if that is taken."""
     name = f"{experiment.recipe}-{experiment.model.attention}-seed{experiment.train.seed}"
     taken = (name if number == 1 else f"{name}-{number}" for number in range(1, sys.maxsize))
-    return next(runs / each for each in taken if not (runs / each).exists())
+    return next(RUNS / each for each in taken if not (RUNS / each).exists())
 
 
 def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _agreed(folder: Path) -> Path:
+def _same_on_all_processes(folder: Path) -> Path:
     """Of several processes the first decides: the others might look when its folder is there already."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return folder
@@ -148,7 +148,7 @@ def finish(work: "Callable[[], dict[str, Any]]", folder: Path) -> int:
     if _rank() != 0:
         return 0
     if "scores" not in result:
-        print(f"{folder}: stopped, {result['reason']}; go on with `cosformer resume {folder}`", file=sys.stderr)
+        print(f"{folder}: stopped, {result['reason']}; continue with `cosformer resume {folder}`", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(score_table(result))
     print(

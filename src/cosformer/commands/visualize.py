@@ -153,8 +153,7 @@ def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: 
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.lab.render.heat_maps import heat_maps
-    from cosformer.lab.render.maps import write_maps
+    from cosformer.lab.render.heat_maps import heat_maps, write_maps
 
     figures = {
         f"Layer {i + 1}": heat_maps(

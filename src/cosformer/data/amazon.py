@@ -14,7 +14,7 @@ from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.encoding import Row, add_rows, dealt, encode_rows, smallest_dtype, tokenizer_identity
-from cosformer.data.progress import Progress
+from cosformer.data.progress import progress_bar
 from cosformer.data.subwords import batched, text_vocabulary
 
 _PARTS = ("train", "valid", "test")
@@ -58,7 +58,7 @@ def amazon(
         place = _places(count, fraction, shares, seed)
         out = {part: writer.split(part, smallest_dtype(vocabulary.size)) for part in _PARTS}
         cut = empty = done = 0
-        with Progress("amazon", count) as bar:
+        with progress_bar("amazon", count) as bar:
             for batch in batched(_json_lines(path), 10_000):
                 for number, part in enumerate(_PARTS):
                     rows = [
@@ -69,7 +69,7 @@ def amazon(
                     empty += sum(not row[0] for row in rows)
                     cut += add_rows(out[part], rows, vocabulary, max_length)
                 done += len(batch)
-                bar.advance(len(batch))
+                bar.update(len(batch))
         stars = tuple(f"{n} stars" for n in range(1, 6))
         return Description(vocabulary, 5, max_length, stars, notes={"rows cut": cut, "reviews without text": empty})
 

@@ -33,7 +33,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
     if path.is_dir():
         yield from _folder_members(path, wanted)
         return
-    with _damage_named(path), open(path, "rb") as raw:
+    with _report_damage(path), open(path, "rb") as raw:
         if raw.read(4) == b"PK\x03\x04":
             yield from _zip_members(path, wanted)
             return
@@ -54,14 +54,14 @@ def _folder_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
             full = Path(folder) / file
             name = _plain_name(full.relative_to(path).as_posix())
             if wanted(name):
-                with _damage_named(full), open(full, "rb") as raw, _decompressed(raw) as stream:
+                with _report_damage(full), open(full, "rb") as raw, _decompressed(raw) as stream:
                     yield name, _checked(stream, full)
 
 
 def _tar_members(path: Path, stream: IO[bytes], wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            _refuse_climbing(path, member.name)
+            _refuse_names_outside(path, member.name)
             if member.isfile() and wanted(_plain_name(member.name)):
                 content = tar.extractfile(member)
                 assert content is not None
@@ -71,7 +71,7 @@ def _tar_members(path: Path, stream: IO[bytes], wanted: Callable[[str], bool]) -
 def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            _refuse_climbing(path, member.filename)
+            _refuse_names_outside(path, member.filename)
             if not member.is_dir() and wanted(_plain_name(member.filename)):
                 with archive.open(member) as content:
                     yield _plain_name(member.filename), _checked(content, path)
@@ -87,7 +87,7 @@ class _CheckedReads(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with _damage_named(self._path):
+        with _report_damage(self._path):
             data = self._stream.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -110,7 +110,7 @@ def _decompressed(raw: BinaryIO) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
@@ -124,7 +124,7 @@ def _plain_name(name: str) -> str:
     return next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), name)
 
 
-def _refuse_climbing(path: Path, name: str) -> None:
+def _refuse_names_outside(path: Path, name: str) -> None:
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"{path} holds a file named {name!r}, which climbs out of the archive; do not trust this file")

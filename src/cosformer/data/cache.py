@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.data.dataset import INDEX_FILE, Dataset, Description, Writer, open_dataset
+from cosformer.home import home
 
 # goes up whenever the same options would give other arrays: older prepared sets are then made anew
 FORMAT_VERSION = 1
-_MAKING = ".making-"
-
-
-def home() -> Path:
-    """``$COSFORMER_HOME``, else ``$XDG_CACHE_HOME/cosformer``, else ``~/.cache/cosformer``."""
-    if chosen := os.environ.get("COSFORMER_HOME"):
-        return Path(chosen).expanduser()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # the XDG rules say that a relative path is to be ignored
-    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "cosformer"
+_UNFINISHED = ".making-"
 
 
 def prepared_folder() -> Path:
@@ -73,7 +65,7 @@ def prepare(name: str, options: dict[str, Any], build: Callable[[Writer], Descri
 
 
 def _make(name: str, key: dict[str, Any], target: Path, build: Callable[[Writer], Description]) -> None:
-    making = target.parent / f"{_MAKING}{target.name}"
+    making = target.parent / f"{_UNFINISHED}{target.name}"
     shutil.rmtree(making, ignore_errors=True)  # left by a process that was killed: the lock says that it is gone
     making.mkdir()
     try:
@@ -99,9 +91,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _in_the_making(folder: Path) -> bool:
-    """Whether a living process holds the lock of this half-made set."""
-    with open(folder.parent / f".{folder.name.removeprefix(_MAKING)}.lock", "w") as file:
+def _is_being_prepared(folder: Path) -> bool:
+    """Whether a living process holds the lock of this unfinished set."""
+    with open(folder.parent / f".{folder.name.removeprefix(_UNFINISHED)}.lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,13 +112,13 @@ def folder_size(folder: Path) -> int:
 
 
 def clean(name: str | None, *, downloads: bool) -> int:
-    """Remove prepared sets (all, or those of ``name``) and half-made ones, and with ``downloads`` all downloaded files;
+    """Remove prepared sets (all, or those of ``name``) and unfinished ones, and with ``downloads`` all downloaded files;
     returns the bytes freed."""
     folder = prepared_folder()
-    doomed = [p for p in prepared_sets() if name is None or p.name.rpartition("-")[0] == name]
-    doomed += [p for p in folder.glob(f"{_MAKING}{name or ''}*") if not _in_the_making(p)]
+    to_remove = [p for p in prepared_sets() if name is None or p.name.rpartition("-")[0] == name]
+    to_remove += [p for p in folder.glob(f"{_UNFINISHED}{name or ''}*") if not _is_being_prepared(p)]
     freed = 0
-    for path in doomed:
+    for path in to_remove:
         freed += folder_size(path)
         shutil.rmtree(path)
     # checksums stay: what is downloaded again must still be the same

@@ -1,17 +1,18 @@
 """The official addresses, and downloads that resume, show progress and are checked."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cosformer._version import __version__
 from cosformer.data.cache import downloads_folder, fingerprint, home
-from cosformer.data.progress import Progress
+from cosformer.data.progress import progress_bar
+from cosformer.extras import require
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Download:
         return self.url.rpartition("/")[2]
 
 
+CHUNK_BYTES = 1 << 16
 _TFDS = "https://github.com/tensorflow/datasets/blob/333639b37af6c6fedf3610a4a2d42f1c6ef6f7d5/tensorflow_datasets/url_checksums"
 DOWNLOADS: dict[str, Download] = {
     "wikitext2": Download("https://wikitext.smerity.com/wikitext-2-v1.zip"),
@@ -153,38 +155,41 @@ def fetch(download: Download) -> Path:
 
 
 def _transfer(url: str, part: Path) -> None:
+    """Bring ``url`` into ``part``. pooch has no resume of its own: a file opened to append and a Range header make one."""
+    downloader = require("data", "pooch").HTTPDownloader
+    import requests  # comes with pooch
+
     have = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": f"cosformer/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    # identity: a file that the server compresses on the way could not be resumed at a byte of the original
+    headers = {"User-Agent": f"cosformer/{__version__}", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
-            resumed = answer.status == 206
-            length = int(answer.headers.get("Content-Length") or 0)
-            total = length + (have if resumed else 0)
-            if length and shutil.disk_usage(part.parent).free < length:
-                raise OSError(
-                    28,
-                    f"{url} needs {length:,} bytes more than are free; set COSFORMER_HOME to a larger disk",
-                    str(part.parent),
-                )
-            with open(part, "ab" if resumed else "wb") as file, Progress(part.stem, total or None, "bytes") as bar:
-                bar.advance(have if resumed else 0)
-                while chunk := answer.read(1 << 20):
-                    file.write(chunk)
-                    bar.advance(len(chunk))
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left to send: the part is whole
+        with open(part, "ab") as file, progress_bar(part.stem, 1, "B", unit_scale=True) as bar:  # pooch sets the total
+
+            def begin(answer: Any, **_: Any) -> None:
+                if answer.status_code == 200:
+                    file.truncate(0)  # the server sends everything again
+                need = int(answer.headers.get("Content-Length") or 0)
+                if answer.ok and shutil.disk_usage(part.parent).free < need:
+                    text = f"{url} needs {need:,} bytes more than are free; set COSFORMER_HOME to a larger disk"
+                    raise OSError(errno.ENOSPC, text, str(part.parent))
+
+            # a chunk that breaks off is lost to pooch, so they are small
+            get = downloader(bar, chunk_size=CHUNK_BYTES, timeout=60, headers=headers, hooks={"response": begin})
+            get(url, file, None)
+    except requests.HTTPError as error:
+        answer = error.response
+        assert answer is not None
+        if answer.status_code == 416 and have:  # nothing left to send: the part is whole
             return
         raise ValueError(
-            f"{url} answered {error.code} {error.reason}; get the file elsewhere and use --from PATH"
+            f"{url} answered {answer.status_code} {answer.reason}; get the file elsewhere and use --from PATH"
         ) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except requests.RequestException as error:
         raise ValueError(
-            f"{url} cannot be reached ({error}); what came is kept, run the command again to resume"
+            f"{url} cannot be reached or broke off ({error}); what came is kept, run the command again to resume"
         ) from error
-    if total and part.stat().st_size < total:
-        raise ValueError(
-            f"{url} broke off at {part.stat().st_size:,} of {total:,} bytes; run the command again to resume"
-        )
 
 
 def file_sha256(path: Path) -> str:

@@ -12,7 +12,6 @@ from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.listops_trees import (
     CLOSE,
-    FIRST_DIGIT,
     LONGER_THAN,
     MAX_ARGUMENTS,
     MAX_DEPTH,
@@ -20,7 +19,7 @@ from cosformer.data.listops_trees import (
     SHORTER_THAN,
     generate,
 )
-from cosformer.data.progress import Progress
+from cosformer.data.progress import progress_bar
 from cosformer.data.vocabulary import Words
 
 TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
@@ -73,13 +72,13 @@ def listops(
             shorter_than=shorter_than,
             workers=workers,
         )
-        with Progress("listops", sum(sizes.values())) as bar:
+        with progress_bar("listops", sum(sizes.values())) as bar:
             for name, size in sizes.items():
                 split = writer.split(name, np.uint8)
                 for _ in range(size):
                     tokens, label = next(rows)
                     split.add(tokens[:max_length], label)
-                    bar.advance(1)
+                    bar.update(1)
         return Description(vocabulary, 10, max_length)
 
     return prepare("listops", options, build)
@@ -97,41 +96,6 @@ def encode(expression: str) -> np.ndarray:
         return np.array([_IDS[word] for word in words], np.uint8)
     except KeyError as error:
         raise ValueError(f"{error.args[0]!r} is no ListOps token; they are {' '.join(TOKENS[1:])}") from None
-
-
-def evaluate(expression: str | np.ndarray) -> int:
-    """The value 0..9 of an expression, given as text or as ids."""
-    tokens = encode(expression) if isinstance(expression, str) else expression
-    operators: list[int] = []
-    arguments: list[list[int]] = [[]]
-    for token in tokens.tolist():
-        if token >= FIRST_DIGIT:
-            arguments[-1].append(token - FIRST_DIGIT)
-        elif token == CLOSE:
-            if not operators or not arguments[-1]:
-                raise ValueError("']' closes nothing, or an operator without arguments")
-            value = _apply(operators.pop(), arguments.pop())
-            arguments[-1].append(value)
-        else:
-            operators.append(token)
-            arguments.append([])
-    if operators or len(arguments[0]) != 1:
-        raise ValueError(f"not one closed expression: {len(operators)} operators open, {len(arguments[0])} values")
-    return arguments[0][0]
-
-
-def _apply(operator: int, values: list[int]) -> int:
-    name = TOKENS[operator]
-    if name == "[MIN":
-        return min(values)
-    if name == "[MAX":
-        return max(values)
-    if name == "[SM":
-        return sum(values) % 10
-    assert name == "[MED"
-    values = sorted(values)
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) // 2
 
 
 def to_text(tokens: np.ndarray) -> str:
@@ -164,13 +128,13 @@ def to_text(tokens: np.ndarray) -> str:
     return " ".join(words)
 
 
-def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]], newline: str = "\r\n") -> int:
+def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> int:
     """Write rows in the official form (header ``Source``, ``Target``); returns how many."""
     count = 0
     with open(path, "w", encoding="ascii", newline="") as file:
-        file.write(f"Source\tTarget{newline}")
+        file.write("Source\tTarget\r\n")
         for tokens, label in rows:
-            file.write(f"{to_text(tokens)}\t{label}{newline}")
+            file.write(f"{to_text(tokens)}\t{label}\r\n")
             count += 1
     return count
 

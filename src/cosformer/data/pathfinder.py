@@ -13,7 +13,7 @@ from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.parallel import in_order
 from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, SIZE, Images, draw
-from cosformer.data.progress import Progress
+from cosformer.data.progress import progress_bar
 from cosformer.data.vocabulary import Pixels
 from cosformer.extras import require
 
@@ -61,13 +61,13 @@ def pathfinder(
 
     def build(writer: Writer) -> Description:
         images = _images(sum(sizes.values()), level, seed, workers)
-        with Progress(f"pathfinder {level}", sum(sizes.values()), "images") as bar:
+        with progress_bar(f"pathfinder {level}", sum(sizes.values()), "images") as bar:
             for name, size in sizes.items():
                 split = writer.split(name, np.uint8)
                 for _ in range(size):
                     pixels, label = next(images)
                     split.add(pixels.reshape(-1), label)
-                    bar.advance(1)
+                    bar.update(1)
         return about()
 
     return prepare("pathfinder", {"sizes": sizes, "level": level, "lra": lra_padding, "seed": seed}, build)
@@ -105,13 +105,13 @@ def _add(writer: Writer, name: str, pixels: np.ndarray, labels: np.ndarray) -> N
     writer.split(name, np.uint8).add_many(pixels, [SIZE * SIZE] * len(labels), labels.tolist())
 
 
-def write_official(dataset: Dataset, folder: Path, batch: int = 0) -> list[Path]:
+def write_official(dataset: Dataset, folder: Path) -> list[Path]:
     """Write the splits, one after the other, in the release's layout: PNG files and plain-text metadata, which is returned."""
     image = require("data", "PIL.Image")
     level = dataset.options["level"]
     _check_official(level)
     root = folder / FOLDERS[level]
-    (root / "imgs" / str(batch)).mkdir(parents=True, exist_ok=True)
+    (root / "imgs" / "0").mkdir(parents=True, exist_ok=True)
     (root / "metadata").mkdir(exist_ok=True)
     paddles = LEVELS[level].paddles
     lines: list[str] = []
@@ -119,11 +119,9 @@ def write_official(dataset: Dataset, folder: Path, batch: int = 0) -> list[Path]
         assert part.labels is not None
         for pixels, label in zip(part.tokens, part.labels.tolist(), strict=True):
             n = len(lines)
-            image.fromarray(np.array(pixels.reshape(SIZE, SIZE))).save(root / "imgs" / str(batch) / f"sample_{n}.png")
-            lines.append(
-                f"imgs/{batch} sample_{n}.png {n} {label} 1.0 {paddles} {paddles // 3} {LENGTH} 0.5 {MARGIN} 1\n"
-            )
-    metadata = root / "metadata" / f"{batch}.npy"
+            image.fromarray(np.array(pixels.reshape(SIZE, SIZE))).save(root / "imgs" / "0" / f"sample_{n}.png")
+            lines.append(f"imgs/0 sample_{n}.png {n} {label} 1.0 {paddles} {paddles // 3} {LENGTH} 0.5 {MARGIN} 1\n")
+    metadata = root / "metadata" / "0.npy"
     metadata.write_text("".join(lines), encoding="ascii")
     return [metadata]
 
@@ -142,14 +140,14 @@ def read_folder(path: Path, level: str) -> tuple[np.ndarray, np.ndarray, int]:
     order = {image: i for i, image in enumerate(labels)}
     pixels = np.zeros((len(labels), SIZE * SIZE), np.uint8)
     state = np.zeros(len(labels), np.int8)  # 0 not found, 1 read, 2 empty
-    with Progress("reading", len(labels), "images") as bar:
+    with progress_bar("reading", len(labels), "images") as bar:
         for name, stream in members(path, lambda n: (_part(n, level, "imgs") or "") in order):
             place = order[_part(name, level, "imgs") or ""]
             content = stream.read()
             state[place] = 1 if content else 2
             if content:
                 pixels[place] = _pixels(name, content)
-            bar.advance(1)
+            bar.update(1)
     if missing := int((state == 0).sum()):
         first = next(image for image, i in order.items() if state[i] == 0)
         raise ValueError(f"{path}: {missing} of {len(labels)} images of the metadata are missing, the first is {first}")

@@ -4,7 +4,6 @@ Two snakes of paddles (short dashes) grow from near the middle without touching,
 marks one end of a snake and another disc the far end of the same snake (label 1) or of the other one (label 0).
 """
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -367,19 +366,3 @@ def draw(count: int, level: str, seed: int | list[int]) -> Images:
         # the original writer stretched each image to its full range
         pixels[i] = np.floor(marked * (255 / marked.max()) + 0.5)
     return Images(pixels, labels, targets, markers)
-
-
-def label_from_geometry(targets: np.ndarray, markers: np.ndarray) -> int:
-    """1 if one unbroken snake runs from the first marker to the second, else 0; [2, P, 2, 2] and [2, 2] of one image."""
-    ends = []
-    for marker in markers:
-        found = {s for s in range(2) for end in (targets[s, 0, 0], targets[s, -1, 1]) if (end == marker).all()}
-        if len(found) != 1:
-            raise ValueError(f"marker {marker.tolist()} stands at the end of {len(found)} snakes, not of one")
-        ends.append(found.pop())
-    for snake in set(ends):
-        gaps = targets[snake, 1:, 0] - targets[snake, :-1, 1]
-        # a pivot lies LENGTH + 2 MARGIN on, and places are rounded to whole pixels
-        if (widest := math.sqrt((gaps**2).sum(1).max())) > LENGTH + 2 * MARGIN + 1:
-            raise ValueError(f"the snake is broken: {widest:.1f} pixels between two of its paddles")
-    return int(ends[0] == ends[1])

@@ -101,19 +101,6 @@ def text_vocabulary(tokenizer: str) -> TextVocabulary:
     return Subwords.load(Path(tokenizer).expanduser())
 
 
-def fairseq_vocabulary(dictionary: Path, gpt2_vocab: Path) -> dict[str, int]:
-    """RoBERTa's token -> id from fairseq's ``dict.txt`` (lines ``gpt2-id count``) and GPT-2's ``vocab.json``."""
-    listing, vocab = _read(dictionary), _read(gpt2_vocab)
-    if listing is None or vocab is None:
-        raise FileNotFoundError(f"{dictionary} or {gpt2_vocab} does not exist")
-    tokens = {i: token for token, i in json.loads(vocab).items()}
-    found = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-    for place, line in enumerate(listing.splitlines(), start=4):
-        word = line.split(" ")[0]
-        found[tokens[int(word)] if word.isdigit() else word] = place
-    return found | {"<mask>": len(found)}
-
-
 def _byte_level(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

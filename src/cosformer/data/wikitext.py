@@ -13,7 +13,7 @@ from cosformer.data.cache import fingerprint, prepare
 from cosformer.data.dataset import Dataset, Description, SplitWriter, Writer
 from cosformer.data.download import locate
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
-from cosformer.data.progress import Progress
+from cosformer.data.progress import progress_bar
 from cosformer.data.subwords import Subwords, batched, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary, Words
 
@@ -108,14 +108,14 @@ def write_lines(writer: Writer, name: str, lines: Iterator[str], vocabulary: Tex
     """Write the split ``name``: each line as its ids and an end token."""
     split = writer.split(name, smallest_dtype(vocabulary.size), labels=False)
     # the library encodes without holding Python's lock: the next lines are read and the last ones written meanwhile
-    with Progress(f"encoding {name}", None, "lines") as bar, ThreadPoolExecutor(1) as encoder:
+    with progress_bar(f"encoding {name}", None, "lines") as bar, ThreadPoolExecutor(1) as encoder:
         pending: Future[tuple[np.ndarray, np.ndarray]] | None = None
         for batch in batched(lines, _BATCH):
             following = encoder.submit(vocabulary.encode, batch)
             if pending is not None:
                 _add_lines(split, *pending.result(), vocabulary)
             pending = following
-            bar.advance(len(batch))
+            bar.update(len(batch))
         if pending is not None:
             _add_lines(split, *pending.result(), vocabulary)
 

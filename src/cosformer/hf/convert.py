@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cosformer._version import __version__
 from cosformer.hf.attention import NAME
+from cosformer.models.card import model_card
 from cosformer.models.config import CosformerConfig
 
 CONVERTIBLE = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "llama", "qwen2", "qwen3", "bart")
@@ -213,25 +214,5 @@ def _auto_name(model: PreTrainedModel) -> str:
 def _write_note(out: Path, source: str, notes: list[str], auto: str) -> None:
     name = Path(source).name if Path(source).exists() else source
     lines = "\n".join(f"* {note}" for note in notes)
-    (out / "README.md").write_text(
-        f"""---
-library_name: transformers
-tags:
-- cosformer
-- converted
----
-# {name}, with its attention replaced
-
-Converted with cosformer {__version__} (`cosformer convert`):
-
-{lines}
-
-```python
-import cosformer.hf
-from transformers import {auto}
-
-model = {auto}.from_pretrained("PATH")
-```
-""",
-        encoding="utf-8",
-    )
+    body = f"Converted with cosformer {__version__} (`cosformer convert`):\n\n{lines}"
+    model_card(f"{name}, with its attention replaced", body, auto, "converted").save(out / "README.md")

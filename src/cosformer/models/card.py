@@ -3,7 +3,41 @@
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard, ModelCardData
+
 import cosformer
+
+AUTO_CLASSES = {
+    "CosformerModel": "AutoModel",
+    "CosformerForCausalLM": "AutoModelForCausalLM",
+    "CosformerForMaskedLM": "AutoModelForMaskedLM",
+    "CosformerForSequenceClassification": "AutoModelForSequenceClassification",
+}
+
+
+def model_card(title: str, body: str, auto_class: str, tag: str) -> ModelCard:
+    """A card with our metadata, ``body``, and how the model is loaded."""
+    data = ModelCardData(library_name="transformers", tags=["cosformer", tag])
+    return ModelCard(
+        f"""---
+{data.to_yaml()}
+---
+# {title}
+
+{body}
+
+Load it with the `cosformer` package installed (`pip install 'cosformer[hf]'`):
+
+```python
+import cosformer.hf
+from transformers import {auto_class}
+
+model = {auto_class}.from_pretrained("PATH")
+```
+
+Data, training and evaluation: not stated. Fill this in before sharing the model.
+"""
+    )
 
 
 def write_card(directory: Path, model_class: str, config: Any, parameters: int) -> None:
@@ -26,38 +60,6 @@ def write_card(directory: Path, model_class: str, config: Any, parameters: int) 
         "parameters": f"{parameters:,}",
         "saved with": f"cosformer {cosformer.__version__}",
     }
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    path.write_text(
-        f"""---
-library_name: transformers
-tags:
-- cosformer
-- linear-attention
----
-# A {kind} transformer with {attention} attention
-
-| | |
-|---|---|
-{table}
-
-Load it with the `cosformer` package installed (`pip install 'cosformer[hf]'`):
-
-```python
-import cosformer.hf
-from transformers import {AUTO_CLASSES.get(model_class, "AutoModel")}
-
-model = {AUTO_CLASSES.get(model_class, "AutoModel")}.from_pretrained("PATH")
-```
-
-Data, training and evaluation: not stated. Fill this in before sharing the model.
-""",
-        encoding="utf-8",
-    )
-
-
-AUTO_CLASSES = {
-    "CosformerModel": "AutoModel",
-    "CosformerForCausalLM": "AutoModelForCausalLM",
-    "CosformerForMaskedLM": "AutoModelForMaskedLM",
-    "CosformerForSequenceClassification": "AutoModelForSequenceClassification",
-}
+    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+    title = f"A {kind} transformer with {attention} attention"
+    model_card(title, table, AUTO_CLASSES.get(model_class, "AutoModel"), "linear-attention").save(path)

@@ -110,7 +110,8 @@ class CosformerModel(CosformerPreTrainedModel):
             position_ids = positions_from_mask(counted, seen, length, given.device)
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
         key_mask = None if attention_mask is None else attention_mask[:, -length:]
-        if key_mask is not None and not torch.compiler.is_compiling() and bool(key_mask.all()):
+        traced = torch.compiler.is_compiling() or given.is_meta
+        if key_mask is not None and not traced and bool(key_mask.all()):
             key_mask = None  # the mechanisms' unmasked paths are faster
         for i, layer in enumerate(self.layers):
             if past_key_values is not None:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.nn.linear import Linear
-from cosformer.ops.dense import dense_scores
+from cosformer.ops.checks import check_whole
+from cosformer.ops.dense import dense_scores, hide
 from cosformer.ops.operator import cosformer_attention
 from cosformer.ops.problem import Problem
 from cosformer.ops.state import LinearState
@@ -74,8 +75,7 @@ class CosformerAttention(nn.Module):
         preference for near tokens and admits longer input: the change is smooth, d/max_len halves when max_len doubles, and a
         model usually needs some further training at the new length. A smaller one sharpens it and refuses longer input.
         """
-        if max_len < 1:
-            raise ValueError(f"max_len={max_len}; it must be at least 1")
+        check_whole("max_len", max_len, 1)
         self.max_len = max_len
 
     def forward(
@@ -150,10 +150,10 @@ class CosformerAttention(nn.Module):
         """Whether ``mask`` is the causal one; any other mask raises."""
         if mask is None:
             return False
-        blocked = mask if mask.dtype == torch.bool else mask == float("-inf")
         causal = torch.ones(n, s, dtype=torch.bool, device=mask.device).triu(1)
-        clean = mask.dtype == torch.bool or bool(((mask == 0) | blocked).all())
-        if mask.shape[-2:] != (n, s) or not clean or not bool((blocked == causal).all()):
+        expected = causal if mask.dtype == torch.bool else torch.where(causal, float("-inf"), 0.0)
+        # a meta mask has no values to look at
+        if mask.shape[-2:] != (n, s) or not (mask.is_meta or bool((mask == expected).all())):
             raise ValueError(
                 f"attn_mask of shape {tuple(mask.shape)} is not the causal mask: a linear form has no matrix to mask pair by"
                 " pair; pass None or the causal mask, and padding as key_padding_mask"
@@ -163,7 +163,7 @@ class CosformerAttention(nn.Module):
     def _weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
         max_len = self.max_len or max(q.shape[2], k.shape[2])
         problem = Problem(True, causal, 0, 0, max_len, max_len, "clamp", self.eps)
-        scores = dense_scores(q, k, key_mask, problem)
+        scores = dense_scores(q, hide(k, key_mask), problem)
         return scores / scores.sum(-1, keepdim=True).clamp_min(self.eps)
 
 
@@ -171,6 +171,7 @@ def _keep(mask: Tensor) -> Tensor:
     """torch's padding mask -> True = may be attended."""
     if mask.dtype == torch.bool:
         return ~mask
-    if not torch.compiler.is_compiling() and not bool(((mask == 0) | (mask == float("-inf"))).all()):
+    known = not torch.compiler.is_compiling() and not mask.is_meta
+    if known and not bool(((mask == 0) | (mask == float("-inf"))).all()):
         raise ValueError("a float key_padding_mask may hold 0 (keep) and -inf (padding) only; use a bool mask")
     return mask == 0

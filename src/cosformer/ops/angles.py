@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,19 +53,19 @@ def pair_weight(
         return (weight.tril(s - n) if causal else weight).to(dtype)
     if q_len == k_len:  # only the difference of positions matters: calls at other places share one table
         q_first, k_first = q_first - k_first, 0
-    return _cached_pair_weight(n, s, causal, int(q_first), int(k_first), q_len, k_len, dtype)
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    # a new tensor for every call, of the table's memory: nobody writes to it
+    return torch.from_numpy(_pair_table(n, s, causal, int(q_first), int(k_first), q_len, k_len, kind))
 
 
 @lru_cache(maxsize=64)
-def _cached_pair_weight(
-    n: int, s: int, causal: bool, q_first: int, k_first: int, q_len: int, k_len: int, dtype: torch.dtype
-) -> Tensor:
-    # numpy: a tensor made inside a torch.func transform or inference_mode must not outlive it
+def _pair_table(
+    n: int, s: int, causal: bool, q_first: int, k_first: int, q_len: int, k_len: int, kind: type[np.floating[Any]]
+) -> np.ndarray[Any, Any]:
+    # numpy: a tensor made inside a torch.func transform, a fake mode or inference_mode must not outlive it
     weight = np.ones((n, s))
     if q_len:
         query = (np.arange(n) + q_first) * (HALF_PI / q_len)
         key = (np.arange(s) + k_first) * (HALF_PI / k_len)
         weight = np.cos(query[:, None] - key)
-    weight = np.tril(weight, s - n) if causal else weight
-    with torch.inference_mode(False):
-        return torch.from_numpy(weight.astype(np.float64 if dtype == torch.float64 else np.float32))
+    return (np.tril(weight, s - n) if causal else weight).astype(kind)

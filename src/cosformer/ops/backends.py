@@ -8,6 +8,9 @@ from torch import Tensor
 from cosformer.ops import chunked, native
 from cosformer.ops.problem import Problem
 
+# torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
     "dense": "the definition, an N x S matrix; any device",
@@ -57,11 +60,20 @@ def check_backend(name: str, *tensors: Tensor) -> None:
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """What ``auto`` takes for these tensors."""
-    longest = max(q.shape[2], k.shape[2]) if cu_seqlens is None else max(DENSE_UP_TO.values()) + 1
     # an exported program may run where the compiled kernels are not
-    compiled = not torch.compiler.is_exporting() and not why_not("native", q, k, v)
+    compiled = not is_exporting() and not why_not("native", q, k, v)
     linear = "native" if compiled else "chunked"
-    return "dense" if longest <= DENSE_UP_TO[linear] else linear
+    short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
+    return "dense" if short else linear
+
+
+def _at_most(length: int, limit: int) -> bool:
+    """Whether ``length <= limit``; of an exported program, which cannot choose when it runs, for all its lengths."""
+    if not is_exporting():
+        return length <= limit
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
+
+    return statically_known_true(length <= limit)
 
 
 def fits_compiled_dense(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, p: Problem) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cosformer.ops.state import LinearState
 
+LONGEST = 2**53
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -42,6 +43,16 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> N
             )
         if key_mask.device != q.device:
             raise ValueError(f"key_mask is on {key_mask.device} and q on {q.device}; move them to one device")
+
+
+def check_whole(name: str, value: int, least: int) -> None:
+    """A length or a position: a whole number that float64, in which angles are computed, holds exactly."""
+    if not isinstance(value, int | torch.SymInt) and not hasattr(value, "__index__"):
+        raise ValueError(f"{name}={value!r} is a {type(value).__name__}; pass a whole number")
+    if value < least:
+        raise ValueError(f"{name}={value}; it must be at least {least}")
+    if value > LONGEST:
+        raise ValueError(f"{name}={value}; it must be at most 2**53, up to which angles are exact")
 
 
 def check_bounds(cu_seqlens: Tensor, n: int, max_len: int) -> None:

@@ -60,11 +60,9 @@ class Chunk:
         """``q [h, groups, n, D]`` -> features."""
         self._load(self.q_heads, q)
 
-    def load_keys(self, k: Tensor, v: Tensor, hidden: Tensor | None, angles: Angles) -> Tensor:
-        """``k [h, n, D]`` -> features, zero where ``hidden``; ``v`` -> ``vv``. Returns v in the accumulator's dtype."""
+    def load_keys(self, k: Tensor, v: Tensor, angles: Angles) -> Tensor:
+        """``k [h, n, D]`` -> features; ``v`` -> ``vv``. Returns v in the accumulator's dtype."""
         self._load(self.k, k)
-        if hidden is not None:
-            self.k.masked_fill_(hidden, 0)
         self.expand(self.vv_parts, v, None, angles)
         return v if v.dtype == self.v.dtype and v.stride(-1) == 1 else self.v.copy_(v)
 
@@ -120,12 +118,10 @@ class Chunk:
         else:
             into.copy_(operation(x, y, out=self.o_heads))
 
-    def store_gradient(self, grad: Tensor, x: Tensor, hidden: Tensor | None, into: Tensor) -> None:
+    def store_gradient(self, grad: Tensor, x: Tensor, into: Tensor) -> None:
         """Gradient of the features ``x`` -> gradient of the input, in its dtype; float16 saturates, never inf."""
         if self.p.relu:
             torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
-        if hidden is not None:
-            grad.masked_fill_(hidden, 0)
         store(grad.view(into.shape), into)
 
 

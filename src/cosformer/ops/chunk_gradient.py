@@ -53,11 +53,9 @@ class ChunkGradient(Chunk):
             self.pair.add_(b)
             self.pair_heads.mul_(self.weight)
             self.dq.baddbmm_(self.pair, self.k)
-        self.store_gradient(self.dq, self.q, None, into)
+        self.store_gradient(self.dq, self.q, into)
 
-    def key_gradients(
-        self, grad: Tensor, hidden: Tensor | None, dk: Tensor, dv: Tensor, angles: Angles, *, pairs: bool
-    ) -> None:
+    def key_gradients(self, grad: Tensor, dk: Tensor, dv: Tensor, angles: Angles, *, pairs: bool) -> None:
         """dk and dv of the keys, into ``[h, n, D]`` and ``[h, n, E]``; ``pairs``: rows of this chunk see them too."""
         torch.bmm(self.vv, grad.mT, out=self.dk)
         torch.bmm(self.k, grad, out=self.ky)
@@ -66,5 +64,5 @@ class ChunkGradient(Chunk):
             torch.bmm(self.w.mT, self.g, out=self.dv)
         else:
             self.dv.zero_()
-        self.store_gradient(self.dk, self.k, hidden, dk)
+        self.store_gradient(self.dk, self.k, dk)
         store(self.add_rows(self.dv, self.ky_parts, angles), dv)

@@ -6,15 +6,17 @@ cost more than the arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables
+from cosformer.ops.autocast import without_autocast
 from cosformer.ops.chunk import Angles, Chunk, pack_state, unpack_state
 from cosformer.ops.chunk_gradient import ChunkGradient
+from cosformer.ops.dense import hide
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.problem import Problem, accumulator, new_output
 
@@ -40,17 +42,18 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
     acc = accumulator(q.dtype)
+    k, v = hide(k, key_mask), hide(v, key_mask)
     out, den = new_output(q, v), q.new_empty(q.shape[:3], dtype=acc)
     shape = (*k.shape[:2], k.shape[-1] * (2 if p.q_len else 1))
     kv_next = q.new_zeros(*shape, v.shape[-1], dtype=acc) if kv is None else kv.clone()
     z_next = q.new_zeros(shape, dtype=acc) if z is None else z.clone()
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         if cu_seqlens is None:
-            _forward_sequence(q, k, v, key_mask, out, den, kv_next, z_next, p)
+            _forward_sequence(q, k, v, out, den, kv_next, z_next, p)
             return out, den, kv_next, z_next
         for span in _spans(cu_seqlens):
             q1, k1, v1, out1, den1 = (x[:, :, span] for x in (q, k, v, out, den))
-            _forward_sequence(q1, k1, v1, None, out1, den1, kv_next.zero_(), z_next.zero_(), p)
+            _forward_sequence(q1, k1, v1, out1, den1, kv_next.zero_(), z_next.zero_(), p)
     return out, den, kv_next.zero_(), z_next.zero_()
 
 
@@ -73,19 +76,24 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    k, v = hide(k, key_mask), hide(v, key_mask)
     dkv, dz = g_kv.clone(), g_z.clone()
     kv = torch.zeros_like(dkv) if kv is None else kv
     z = torch.zeros_like(dz) if z is None else z
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         if cu_seqlens is None:
-            _backward_sequence(g_out, q, k, v, key_mask, out, den, kv, z, dq, dk, dv, dkv, dz, p)
+            _backward_sequence(g_out, q, k, v, out, den, kv, z, dq, dk, dv, dkv, dz, p)
         else:
             for span in _spans(cu_seqlens):
                 g1, q1, k1, v1, out1, den1 = (x[:, :, span] for x in (g_out, q, k, v, out, den))
                 dq1, dk1, dv1 = (x[:, :, span] for x in (dq, dk, dv))
                 dkv.zero_()
                 dz.zero_()
-                _backward_sequence(g1, q1, k1, v1, None, out1, den1, kv, z, dq1, dk1, dv1, dkv, dz, p)
+                _backward_sequence(g1, q1, k1, v1, out1, den1, kv, z, dq1, dk1, dv1, dkv, dz, p)
+    if key_mask is not None:
+        hidden = ~key_mask[:, None, :, None]
+        dk.masked_fill_(hidden, 0)
+        dv.masked_fill_(hidden, 0)
     return dq, dk, dv, dkv, dz
 
 
@@ -116,10 +124,8 @@ class _Plan(Generic[AnyChunk]):
         pieces = [x.split(self.step) for x in (both[:, :1], both[:, 1:], both)]
         return list(zip(*pieces, strict=True)) if count else []
 
-    def cut(self, x: Tensor | None, dim: int) -> Iterable[Any]:
-        """Views of the chunks of ``x`` along ``dim``; Nones for None, nothing for nothing."""
-        if x is None:
-            return repeat(None)
+    def cut(self, x: Tensor, dim: int) -> Iterable[Tensor]:
+        """Views of the chunks of ``x`` along ``dim``; none of nothing."""
         return x.split(self.step, dim) if x.shape[dim] else ()
 
     def chunk(self, heads: int, n: int) -> AnyChunk:
@@ -128,11 +134,11 @@ class _Plan(Generic[AnyChunk]):
             self.made[heads, n] = self.kind(heads, self.groups, n, *self.sizes, self.p, self.like)
         return self.made[heads, n]
 
-    def split_keys(self, *tensors: Tensor | None) -> tuple[list[Any], list[Any]]:
+    def split_keys(self, *tensors: Tensor) -> tuple[list[Any], list[Any]]:
         """Chunks of ``[h, S, ...]`` tensors, zipped: those of the leading keys, and those beside causal rows."""
-        lead = [None if x is None else x[:, : self.lead] for x in tensors]
-        rest = [None if x is None else x[:, self.lead :] for x in tensors]
-        before, beside = (list(zip(*(self.cut(x, 1) for x in half), strict=False)) for half in (lead, rest))
+        lead = [x[:, : self.lead] for x in tensors]
+        rest = [x[:, self.lead :] for x in tensors]
+        before, beside = (list(zip(*(self.cut(x, 1) for x in half), strict=True)) for half in (lead, rest))
         return before, beside
 
     def blocks(self, *tensors: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
@@ -147,10 +153,10 @@ class _Plan(Generic[AnyChunk]):
                 for h in range(0, key_heads, step):
                     yield lambda x, b=b, h=h: x[b, h : h + step]
 
-    def absorb(self, k: Tensor, v: Tensor, hidden: Tensor | None, angles: Angles, state: Tensor) -> None:
+    def absorb(self, k: Tensor, v: Tensor, angles: Angles, state: Tensor) -> None:
         """Add one chunk of keys to the state."""
         c = self.chunk(k.shape[0], k.shape[1])
-        c.load_keys(k, v, hidden, angles)
+        c.load_keys(k, v, angles)
         state.baddbmm_(c.kt, c.vv)
 
 
@@ -158,16 +164,10 @@ def _mergeable(x: Tensor) -> bool:
     return x.shape[0] == 1 or x.shape[1] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
 
 
-def _hidden(key_mask: Tensor | None, key_heads: int) -> Tensor | None:
-    """``[B,S]``, True = keep -> ``[B,Hk,S,1]``, True = leave out."""
-    return None if key_mask is None else (~key_mask)[:, None, :, None].repeat(1, key_heads, 1, 1)
-
-
 def _forward_sequence(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    key_mask: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv: Tensor,
@@ -178,21 +178,20 @@ def _forward_sequence(
     plan = _Plan(Chunk, q, k, v, p)
     divisor = NORMALISERS[p.normaliser].divisor
     q, out, den = (x.unflatten(1, (k.shape[1], -1)) for x in (q, out, den[..., None]))
-    hidden = _hidden(key_mask, k.shape[1])
     for take in plan.blocks(q, k, v, out, den, kv, z):
-        before, beside = plan.split_keys(take(k), take(v), None if hidden is None else take(hidden))
+        before, beside = plan.split_keys(take(k), take(v))
         rows = zip(*(plan.cut(take(x), 2) for x in (q, out, den)), plan.q_angles, strict=True)
         state = pack_state(take(kv), take(z), p)
-        for (k_piece, v_piece, hide), angles in zip(before, plan.lead_angles, strict=True):
-            plan.absorb(k_piece, v_piece, hide, angles, state)
+        for (k_piece, v_piece), angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(k_piece, v_piece, angles, state)
         for i, (q_rows, out_rows, den_rows, angles) in enumerate(rows):
             c = plan.chunk(state.shape[0], q_rows.shape[2])
             c.load_queries(q_rows)
             torch.bmm(c.q, state, out=c.y)
             total = c.row_sums(angles)
             if p.causal:
-                k_piece, v_piece, hide = beside[i]
-                values = c.load_keys(k_piece, v_piece, hide, angles)
+                k_piece, v_piece = beside[i]
+                values = c.load_keys(k_piece, v_piece, angles)
                 total += c.by_head(c.scores().sum(-1, keepdim=True))
                 torch.bmm(c.w, values, out=c.o)
                 c.add_rows(c.o_heads, c.y_parts, angles)
@@ -209,7 +208,6 @@ def _backward_sequence(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    key_mask: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv: Tensor,
@@ -224,36 +222,34 @@ def _backward_sequence(
     """One sequence: fills ``dq, dk, dv``, turns the gradient ``dkv, dz`` of the last state into that of the first."""
     plan = _Plan(ChunkGradient, q, k, v, p)
     q, g_out, out, den, dq = (x.unflatten(1, (k.shape[1], -1)) for x in (q, g_out, out, den[..., None], dq))
-    hidden = _hidden(key_mask, k.shape[1])
     for take in plan.blocks(q, k, v, g_out, out, den, dq, dk, dv, kv, z, dkv, dz):
-        keys = [take(k), take(v), None if hidden is None else take(hidden), take(dk), take(dv)]
-        before, beside = plan.split_keys(*keys)
+        before, beside = plan.split_keys(take(k), take(v), take(dk), take(dv))
         rows = list(zip(*(plan.cut(take(x), 2) for x in (q, g_out, out, den, dq)), plan.q_angles, strict=True))
         state, grad = pack_state(take(kv), take(z), p), pack_state(take(dkv), take(dz), p)
-        for (k_piece, v_piece, hide, _, _), angles in zip(before, plan.lead_angles, strict=True):
-            plan.absorb(k_piece, v_piece, hide, angles, state)
+        for (k_piece, v_piece, _, _), angles in zip(before, plan.lead_angles, strict=True):
+            plan.absorb(k_piece, v_piece, angles, state)
         states: Sequence[Tensor] = [state] * len(rows)
         if p.causal:
             # what the rows of each chunk saw; recomputed forwards, because subtracting keys again would lose digits
             states = state.new_empty(len(rows), *state.shape).unbind()
-            for seen, (k_piece, v_piece, hide, _, _), row in zip(states, beside, rows, strict=True):
+            for seen, (k_piece, v_piece, _, _), row in zip(states, beside, rows, strict=True):
                 seen.copy_(state)
-                plan.absorb(k_piece, v_piece, hide, row[-1], state)
+                plan.absorb(k_piece, v_piece, row[-1], state)
         for i in reversed(range(len(rows))):
             q_rows, g_rows, out_rows, den_rows, dq_rows, angles = rows[i]
             c, values = plan.chunk(state.shape[0], q_rows.shape[2]), None
             c.load_queries(q_rows)
             if p.causal:
-                k_piece, v_piece, hide, dk_piece, dv_piece = beside[i]
-                values = c.load_keys(k_piece, v_piece, hide, angles)
+                k_piece, v_piece, dk_piece, dv_piece = beside[i]
+                values = c.load_keys(k_piece, v_piece, angles)
                 c.scores()
             b = c.row_gradients(g_rows, out_rows, den_rows, states[i], values, angles)
             c.query_gradients(states[i], b, values, dq_rows)
             if p.causal:
-                c.key_gradients(grad, hide, dk_piece, dv_piece, angles, pairs=True)
+                c.key_gradients(grad, dk_piece, dv_piece, angles, pairs=True)
             grad.baddbmm_(c.q.mT, c.gg)
-        for (k_piece, v_piece, hide, dk_piece, dv_piece), angles in zip(before, plan.lead_angles, strict=True):
+        for (k_piece, v_piece, dk_piece, dv_piece), angles in zip(before, plan.lead_angles, strict=True):
             c = plan.chunk(k_piece.shape[0], k_piece.shape[1])
-            c.load_keys(k_piece, v_piece, hide, angles)
-            c.key_gradients(grad, hide, dk_piece, dv_piece, angles, pairs=False)
+            c.load_keys(k_piece, v_piece, angles)
+            c.key_gradients(grad, dk_piece, dv_piece, angles, pairs=False)
         unpack_state(grad, take(dkv), take(dz), p)

@@ -8,14 +8,12 @@ from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.problem import Problem
 
 
-def dense_attention(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
-) -> Tensor:
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem) -> Tensor:
     """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype.
 
     ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
     """
-    scores = dense_scores(q, k, key_mask, p)
+    scores = dense_scores(q, k, p)
     num = _product(scores, v)
     den = scores.sum(-1, keepdim=True)
     if kv is not None and z is not None:
@@ -34,25 +32,22 @@ def dense_forward(
     v: Tensor,
     kv: Tensor | None,
     z: Tensor | None,
-    key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
     p: Problem,
 ) -> Tensor:
     """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
     if cu_seqlens is None:
-        return dense_attention(q, k, v, kv, z, key_mask, p)
-    lengths = cu_seqlens.diff().tolist()
+        return dense_attention(q, k, v, kv, z, p)
+    # values of meta tensors are not known, and one sequence has the same shapes
+    lengths = [q.shape[2]] if cu_seqlens.is_meta else cu_seqlens.diff().tolist()
     pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
-    return torch.cat([dense_attention(a, b, c, None, None, None, p) for a, b, c in pieces], dim=2)
+    return torch.cat([dense_attention(a, b, c, None, None, p) for a, b, c in pieces], dim=2)
 
 
-def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
+def dense_scores(q: Tensor, k: Tensor, p: Problem) -> Tensor:
     """Weights before normalisation, ``[B, Hk, G*N, S]`` with G = H/Hk query heads to a key head; 0: not seen."""
     if p.relu:
         q, k = q.relu(), k.relu()
-    if key_mask is not None:
-        # keys, not values: a masked key must also leave the denominator
-        k = k.masked_fill(~key_mask[:, None, :, None], 0)
     scores = _product(stack_heads(q, k.shape[1]), k.mT)
     n, s = q.shape[-2], k.shape[-2]
     weight = pair_weight(
@@ -75,15 +70,19 @@ def dense_scores(q: Tensor, k: Tensor, key_mask: Tensor | None, p: Problem) -> T
     return scores
 
 
-def dense_state(
-    k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
-) -> tuple[Tensor, Tensor]:
+def dense_state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem) -> tuple[Tensor, Tensor]:
     """The state after these keys: ``kv + Phi(k)^T v`` and ``z + Phi(k)^T 1``."""
     fk = features(k, p.k_first, p.k_len, p.relu)
-    if key_mask is not None:
-        fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
     kv_new, z_new = fk.mT @ v, fk.sum(-2)
     return (kv_new, z_new) if kv is None or z is None else (kv + kv_new, z + z_new)
+
+
+def hide(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Keys or values ``[B,Hk,S,.]`` with zeros where masked: a key of zeros has left numerator, denominator and state.
+
+    Values too, because zero times what stood there need not be zero: padding may hold anything.
+    """
+    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
 
 
 def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:

@@ -8,13 +8,13 @@ from cosformer.ops.problem import Problem
 
 
 def factored_attention(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]`` and the state after the keys: ``Phi(q) (Phi(k)^T v)`` over ``Phi(q) (Phi(k)^T 1)``.
 
     Linear in N and S, and free of loops, so that one graph serves every length.
     """
-    kv, z = dense_state(k, v, kv, z, key_mask, p)
+    kv, z = dense_state(k, v, kv, z, p)
     fq = stack_heads(features(q, p.q_first, p.q_len, p.relu), k.shape[1])
     num = fq @ kv
     if p.normaliser != "none":

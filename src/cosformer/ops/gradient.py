@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.backends import kernel
-from cosformer.ops.dense import dense_forward, dense_state
+from cosformer.ops.dense import dense_forward, dense_state, hide
 from cosformer.ops.library import SCALARS, problem_of
 from cosformer.ops.problem import accumulator
 from cosformer.ops.watchers import unwatched
@@ -70,9 +70,9 @@ class LinearKernelBackward(torch.autograd.Function):
         def definition(q: Tensor, k: Tensor, v: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             acc = accumulator(q.dtype)
             kv, z = state if has_state else (None, None)
-            wide = v.to(acc)
-            out = dense_forward(q.to(acc), k.to(acc), wide, kv, z, key_mask, cu_seqlens, p)
-            kv, z = dense_state(k.to(acc), wide, kv, z, key_mask, p)
+            keys, values = hide(k.to(acc), key_mask), hide(v.to(acc), key_mask)
+            out = dense_forward(q.to(acc), keys, values, kv, z, cu_seqlens, p)
+            kv, z = dense_state(keys, values, kv, z, p)
             # packed sequences leave no state behind
             return out.to(v.dtype), kv * (cu_seqlens is None), z * (cu_seqlens is None)
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import backends
+from cosformer.ops.autocast import autocast_enabled, without_autocast
 from cosformer.ops.checks import check_state, check_tensors
 from cosformer.ops.chunk import FP16_MAX
-from cosformer.ops.dense import dense_attention, dense_forward, dense_state
+from cosformer.ops.dense import dense_attention, dense_forward, dense_state, hide
 from cosformer.ops.factored import factored_attention
 from cosformer.ops.gradient import LinearKernel
 from cosformer.ops.library import check_room
 from cosformer.ops.normaliser import check_normaliser
-from cosformer.ops.problem import Problem, accumulator
+from cosformer.ops.problem import Problem, accumulator, usable_eps
 from cosformer.ops.state import LinearState
 from cosformer.ops.step import attend_one
 from cosformer.ops.watchers import needs_gradients, unwatched
@@ -51,7 +52,7 @@ def linear_attention(
     if state is not None:
         check_state(state, fk, v, fk.shape[3], 0)
     backends.check_backend(backend, fq, fk, v)
-    problem = Problem(relu, causal, 0, 0, 0, 0, normaliser, eps)
+    problem = Problem(relu, causal, 0, 0, 0, 0, normaliser, usable_eps(eps, v.dtype))
     return attend(fq, fk, v, key_mask, None, problem, state, return_state, max_len=0, backend=backend)
 
 
@@ -80,8 +81,8 @@ def attend(
         p, start, position = _move(p, state.position, k.shape[2], max_len)
     elif return_state:
         position = torch.full((), k.shape[2], dtype=torch.int64, device="cpu")
-    if torch.is_autocast_enabled(q.device.type):
-        with torch.autocast(q.device.type, enabled=False):
+    if autocast_enabled(q.device):
+        with without_autocast(q.device):
             out, kv, z = _compute(q, k, v, kv, z, key_mask, cu_seqlens, p, start, backend, return_state)
     else:
         out, kv, z = _compute(q, k, v, kv, z, key_mask, cu_seqlens, p, start, backend, return_state)
@@ -96,7 +97,7 @@ def _move(p: Problem, seen: Tensor, tokens: int, max_len: int) -> tuple[Problem,
         q_first = p.q_first + first if p.causal else p.q_first
         return p._replace(q_first=q_first, k_first=p.k_first + first), None, seen + tokens
     # an exported graph is free of our operators here, so it can go to ONNX; it cannot refuse to run past max_len
-    ahead = seen + tokens if torch.compiler.is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
+    ahead = seen + tokens if backends.is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
     return p, ahead - tokens, ahead
 
 
@@ -128,15 +129,16 @@ def _compute(
         return backends.kernel("native").step(q, k, v, kv, z, key_mask, p)
     if start is not None:
         p = p._replace(q_first=p.q_first + start if p.causal else p.q_first, k_first=p.k_first + start)
+    k, v = hide(k, key_mask), hide(v, key_mask)
     dtype = v.dtype
     if accumulator(dtype) != dtype:
         q, k, v = _widen(q), _widen(k), _widen(v)
     if backend == "dense":
-        out = dense_forward(q, k, v, kv, z, key_mask, cu_seqlens, p)
+        out = dense_forward(q, k, v, kv, z, cu_seqlens, p)
         if need_state:
-            kv, z = dense_state(k, v, kv, z, key_mask, p)
+            kv, z = dense_state(k, v, kv, z, p)
     else:
-        out, kv, z = _PLAIN_FORMS[backend](q, k, v, kv, z, key_mask, p)
+        out, kv, z = _PLAIN_FORMS[backend](q, k, v, kv, z, p)
     return out.to(dtype), kv, z
 
 

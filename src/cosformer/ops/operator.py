@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import backends, decode
-from cosformer.ops.checks import check_bounds, check_state, check_tensors
+from cosformer.ops.autocast import autocast_enabled
+from cosformer.ops.checks import check_bounds, check_state, check_tensors, check_whole
 from cosformer.ops.linear import attend
-from cosformer.ops.problem import Problem
+from cosformer.ops.problem import Problem, usable_eps
 from cosformer.ops.state import LinearState
 
 ALIGNMENTS = ("absolute", "proportional")
@@ -46,8 +47,14 @@ def cosformer_attention(
     cu_seqlens: int ``[n+1]`` from 0 to N: packed sequences, B = 1, self-attention; positions restart in each.
     state: what ``return_state`` gave for the tokens before. New keys follow the ``state.seen`` old ones, and causal queries
         with them; without ``causal`` queries stay at ``q_offset`` and see all keys, also with S = 0 (cached cross-attention).
-    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros.
+    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal number
+        of the sums' dtype it counts as that number.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
+
+    Values that are not finite: of q they reach their own row alone, of k and v every row that sees them. In a causal call they
+    may reach rows up to 256 positions (D, if larger) before them too, where zero weights meet them inside a block, with
+    ``backend="dense"`` any earlier row; never a row of another head, batch item, packed sequence or earlier call. ReLU makes
+    a zero of -inf in q and k. What stands under ``key_mask`` reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
@@ -59,6 +66,7 @@ def cosformer_attention(
         return found
     check_tensors(q, k, v, key_mask)
     n, s = q.shape[2], k.shape[2]
+    check_whole("q_offset", q_offset, 0)
     if align != "absolute":
         _check_proportional(align, causal, q_offset, key_mask, cu_seqlens, state, return_state)
         q_len, k_len, q_first, k_first, length = max(n, 1), max(s, 1), 1, 1, 0
@@ -66,6 +74,8 @@ def cosformer_attention(
         if max_len is None:
             _check_max_len_optional(key_mask, cu_seqlens, state, return_state)
             max_len = max(n + q_offset, s, 1)
+        else:
+            check_whole("max_len", max_len, 1)
         if cu_seqlens is not None:
             _check_packed(q, k, cu_seqlens, max_len, q_offset, key_mask, state, return_state)
         else:
@@ -76,10 +86,10 @@ def cosformer_attention(
         check_state(state, k, v, 2 * k.shape[3], max_len)
     if not eps > 0:
         raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
-    if not q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type):
+    if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
     backends.check_backend(backend, q, k, v)
-    p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", eps)
+    p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", usable_eps(eps, v.dtype))
     if one_token and state is not None:
         decode.remember(q, k, v, state, length, eps)
     return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
@@ -99,10 +109,6 @@ def _check_max_len_optional(
 
 
 def _check_positions(n: int, s: int, causal: bool, q_offset: int, max_len: int, state: LinearState | None) -> None:
-    if q_offset < 0:
-        raise ValueError(
-            f"q_offset={q_offset}; it must be at least 0 (causal attention needs at least as many keys as queries)"
-        )
     if causal and q_offset != s - n:
         raise ValueError(
             f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last N"
@@ -161,14 +167,14 @@ def _check_packed(
         )
     if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.numel() < 1:
         raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}; expected int32 or int64 [n+1]")
-    if torch.compiler.is_compiling():
-        return  # values are not known while tracing; `cosformer::linear_forward` looks at them when it runs
+    if torch.compiler.is_compiling() or cu_seqlens.is_meta:
+        return  # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
     check_bounds(cu_seqlens, n, max_len)
 
 
 def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Under autocast the inputs take its dtype, as for torch's own attention; otherwise dtypes must agree."""
-    if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64:
+    if autocast_enabled(q.device) and q.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(q.device.type)
         return q.to(dtype), k.to(dtype), v.to(dtype)
     if not q.dtype == k.dtype == v.dtype:

@@ -12,13 +12,11 @@ from cosformer.ops.problem import Problem
 
 
 def attend_one(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state; plain operations."""
     if p.relu:
         q, k = q.relu(), k.relu()
-    if key_mask is not None:
-        k = k.masked_fill(~key_mask[:, None, :, None], 0)
     fq, fk = _at_angle(q, p.q_first, p.q_len), _at_angle(k, p.k_first, p.k_len)
     z_new = fk.squeeze(-2) if z is None else z + fk.squeeze(-2)
     kv_new = fk.mT * v if kv is None else torch.addcmul(kv, fk.mT, v)

@@ -25,4 +25,5 @@ def unwatched(*tensors: Tensor | None) -> bool:
     # the compiler first: it cannot trace the questions about the others
     if torch.compiler.is_compiling() or in_a_mode() or needs_gradients(*tensors):
         return False
-    return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    # meta tensors have shapes alone, which the dispatcher's operators know without a walk through the chunks
+    return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta) for x in tensors)

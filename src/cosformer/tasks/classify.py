@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.data.batches import pad_rows
 from cosformer.data.dataset import Ragged, Split
+from cosformer.data.padding import pad_rows
 from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.classification import CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cosformer.data.batches import pad_rows
 from cosformer.data.masking import IGNORED, mask_tokens
+from cosformer.data.padding import pad_rows
 from cosformer.data.sequences import PackedLines
 from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.config import CosformerConfig

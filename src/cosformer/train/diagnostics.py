@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cosformer.attention.base import Attention
 from cosformer.attention.cosformer import Cosformer
-from cosformer.attention.feature_map import FeatureMap
+from cosformer.attention.feature_maps import FeatureMap
 from cosformer.ops.linear import attend, linear_attention
 from cosformer.ops.problem import Problem
 

@@ -154,12 +154,12 @@ class Engine(Trainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Left to :meth:`_get_grad_norm`, which is called next and also where nothing is clipped."""
-        return super()._clip_grad_norm(model) if self._norm_is_the_trainers else None
+        return super()._clip_grad_norm(model) if self._trainer_computes_norm else None
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> float:
         """Called between backward and update: the place to stop before a bad gradient reaches the weights."""
         parameters = list(model.parameters())
-        if self._norm_is_the_trainers:
+        if self._trainer_computes_norm:
             norm: Any = super()._get_grad_norm(model, grad_norm)  # pyright: ignore[reportArgumentType]
         else:
             norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -169,12 +169,12 @@ class Engine(Trainer):
         if self.diagnostics is not None and (self.state.global_step + 1) % self.experiment.train.log_every == 0:
             self.diagnostics.take_gradients()
         # last: clipping by a norm that is not a number would spoil every gradient, and no one could say which was the first
-        if not self._norm_is_the_trainers and self.args.max_grad_norm > 0:
+        if not self._trainer_computes_norm and self.args.max_grad_norm > 0:
             nn.utils.clip_grads_with_norm_(parameters, self.args.max_grad_norm, norm)
         return self._norm
 
     @property
-    def _norm_is_the_trainers(self) -> bool:
+    def _trainer_computes_norm(self) -> bool:
         """Where gradients are sharded or scaled, the Trainer knows how to add them up; it clips in the same go."""
         return self.is_fsdp_enabled or self.accelerator.scaler is not None
 
@@ -260,7 +260,7 @@ class Engine(Trainer):
 
     def _keep_best(self) -> None:
         fresh = self.run / "best.new"
-        with self._told_when_full("the best weights"):
+        with self._fail_cleanly_on_write_error("the best weights"):
             if self.is_world_process_zero():
                 shutil.rmtree(fresh, ignore_errors=True)  # what a killed process left behind
             if self.is_fsdp_enabled:
@@ -290,7 +290,7 @@ class Engine(Trainer):
             return
         tokens = self._over_processes(self._new_tokens)
         loss = self._over_processes(float(self._loss)) / self._world
-        with self._told_when_full(place.name):
+        with self._fail_cleanly_on_write_error(place.name):
             if self.is_world_process_zero():
                 shutil.rmtree(place, ignore_errors=True)  # what a cut checkpoint of this update left behind
             self._wait()
@@ -321,7 +321,7 @@ class Engine(Trainer):
             super()._issue_warnings_after_load(load_result)
 
     @contextlib.contextmanager
-    def _told_when_full(self, what: str) -> Any:
+    def _fail_cleanly_on_write_error(self, what: str) -> Any:
         """A write that fails (a full disk says so in many ways) stops the run with one clear message."""
         try:
             yield

@@ -14,9 +14,8 @@ from transformers.trainer_utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
-from cosformer.lab.records import RESULT_FILE, RUN_FILE
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
@@ -33,7 +32,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped)."""
     if (run / EXPERIMENT_FILE).exists() and _first_process():
         raise FileExistsError(
-            f"{run} holds a run already; go on with `cosformer resume {run}`, or choose another --run"
+            f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
         )
     _set_threads(experiment)
     task = build_task(experiment)
@@ -41,11 +40,11 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
         checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
-    return _go(experiment, task, model, run, None, quiet)
+    return _train_and_score(experiment, task, model, run, None, quiet)
 
 
 def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Go on from the last whole checkpoint: the result is that of a run that was never stopped."""
+    """Continue from the last complete checkpoint: the result is that of a run that was never stopped."""
     experiment = load_experiment(run)
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
@@ -56,7 +55,7 @@ def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
     for cut in checkpoints.broken(folder):
         print(f"{cut.name} was cut short and is left out", file=sys.stderr)
     good = checkpoints.whole(folder)
-    return _go(experiment, task, model, run, good[-1] if good else None, quiet)
+    return _train_and_score(experiment, task, model, run, good[-1] if good else None, quiet)
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -88,7 +87,7 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     return getattr(hf, kind).from_pretrained(place).eval()
 
 
-def _go(
+def _train_and_score(
     experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
 ) -> dict[str, Any]:
     disable_progress_bar()  # transformers would draw one over ours for every file it writes

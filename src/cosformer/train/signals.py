@@ -20,14 +20,14 @@ class StopOnSignal(TrainerCallback):
 
     def __enter__(self) -> "StopOnSignal":
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
@@ -35,12 +35,12 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self._anyone(args):
+        if self._any_process_signalled(args):
             self.received = self.received or "a signal to another process"
             control.should_save = control.should_training_stop = True
         return control
 
-    def _anyone(self, args: TrainingArguments) -> bool:
+    def _any_process_signalled(self, args: TrainingArguments) -> bool:
         """Whether any process was told: all must stop after the same update."""
         if args.world_size == 1:
             return self.received is not None

@@ -12,14 +12,14 @@ from cosformer.lab.paper import rates
 from cosformer.lab.paper.cells import Cell, ledger_cells, search_cells
 from cosformer.lab.paper.claims import CLAIMS, LM, MLM, Measure
 from cosformer.lab.paper.ledger import ledger, sample
-from cosformer.lab.paper.summary import read_lines
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
+from cosformer.lab.records import Run, read_runs, run_of_line
 
 LOSS = Measure(("mlm",), "loss", higher_is_better=False, unit="nats")
 ACCURACY = Measure(("a", "b"), "accuracy", higher_is_better=True, unit="points")
 
 
-def line(recipe: str, attention: str, seed: int, score: float, metric: str = "loss", **more: Any) -> dict[str, Any]:
+def line(recipe: str, attention: str, seed: int, score: float, metric: str = "loss", **more: Any) -> Run:
     base = {"loss": 7.0, "accuracy": 0.5}[metric]
     learned = score < base if metric == "loss" else score > base
     values = {
@@ -39,15 +39,15 @@ def line(recipe: str, attention: str, seed: int, score: float, metric: str = "lo
         "machine": {"cpu": "made up"},
         "command": "cosformer train …",
     }
-    return values | more
+    return run_of_line(values | more)
 
 
-def diverged(recipe: str, attention: str, seed: int) -> dict[str, Any]:
-    gone = {"status": "diverged", "reason": "the loss is not a number", "scores": {}, "baseline": {}, "learned": {}}
-    return line(recipe, attention, seed, 0.0) | gone
+def diverged(recipe: str, attention: str, seed: int, **more: Any) -> Run:
+    gone: dict[str, Any] = {"status": "diverged", "reason": "the loss is not a number", "scores": {}, "baseline": {}}
+    return line(recipe, attention, seed, 0.0, **gone, learned={}, **more)
 
 
-def attend(scores: dict[str, list[float]], recipe: str = LM) -> list[dict[str, Any]]:
+def attend(scores: dict[str, list[float]], recipe: str = LM) -> list[Run]:
     """Lines of attentions by their losses, seed by seed; softmax, cosformer and the control among them unless given."""
     plain = {
         "softmax": [3.0, 3.1, 3.2, 3.3, 3.4],
@@ -60,7 +60,7 @@ def attend(scores: dict[str, list[float]], recipe: str = LM) -> list[dict[str, A
 GATES = {recipe: {"name": "table", "score": 3.5} for recipe in (LM, MLM)}
 
 
-def entry(key: str, lines: list[dict[str, Any]], gates: Any = GATES) -> dict[str, Any]:
+def entry(key: str, lines: list[Run], gates: Any = GATES) -> dict[str, Any]:
     return next(found for found in ledger(lines, gates)["claims"] if found["key"] == key)
 
 
@@ -68,7 +68,7 @@ def test_the_score_is_the_test_split_s_or_else_the_validation_split_s() -> None:
     lines = [line("mlm", "relu", seed, 3.0 + seed) for seed in range(3)]
     assert sample(lines, LOSS, "relu").values == (3.0, 4.0, 5.0)
     for one in lines:
-        del one["scores"]["test"]
+        del one.scores["test"]
     assert sample(lines, LOSS, "relu").values == (2.5, 3.5, 4.5)
     assert sample(lines, LOSS, "softmax").values == ()
 
@@ -93,7 +93,7 @@ def test_a_run_that_diverged_takes_the_baseline_of_another_attention_and_waits_f
 
 def test_area_is_the_mean_training_loss_and_a_run_that_diverged_has_none() -> None:
     area = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", area=True)
-    lines = [line("mlm", "relu", 0, 3.0, mean_train_loss=4.5), diverged("mlm", "relu", 1) | {"mean_train_loss": 9.0}]
+    lines = [line("mlm", "relu", 0, 3.0, mean_train_loss=4.5), diverged("mlm", "relu", 1, mean_train_loss=9.0)]
     assert sample(lines, area, "relu").values == (4.5,)
 
 
@@ -218,12 +218,7 @@ def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.Monk
 
 def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:
     path = Path(__file__).parents[3] / "docs" / "results" / "rates.jsonl"
-    lines = read_lines(path)[0] if path.exists() else []
-    assert rates.best(lines) == rates.RATES
-    tried = {
-        (x["recipe"], x["attention"]): sum(
-            1 for y in lines if (y["recipe"], y["attention"]) == (x["recipe"], x["attention"])
-        )
-        for x in lines
-    }
+    runs = read_runs([path])[0] if path.exists() else []
+    assert rates.best(runs) == rates.RATES
+    tried = Counter((run.recipe, run.attention) for run in runs)
     assert set(tried.values()) <= {3}

@@ -59,8 +59,7 @@ def test_the_browser_would_notice(browser: Any, tmp_path: Path) -> None:
 def test_maps_of_a_model_on_a_phone(browser: Any, tmp_path: Path) -> None:
     import numpy as np
 
-    from cosformer.lab.render.heat_maps import Panel, heat_maps
-    from cosformer.lab.render.maps import write_maps
+    from cosformer.lab.render.heat_maps import Panel, heat_maps, write_maps
 
     panels = [Panel(f"layer 1, head {i}", np.eye(12)) for i in range(1, 5)]
     figure = heat_maps(panels, name="layer-1", title="Layer 1", caption="c")

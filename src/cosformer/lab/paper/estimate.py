@@ -1,16 +1,16 @@
 """How long the missing runs will take, said before they start."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from cosformer.lab.paper.cells import Cell
 from cosformer.lab.paper.rates import QUARTER
+from cosformer.lab.records import Run
 
 # minutes of one core, where nothing has been measured yet
 GUESS = 20.0
 
 
-def estimate(cells: Sequence[Cell], lines: Sequence[Mapping[str, Any]], jobs: int) -> str:
+def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
     """A sentence with the hours of ``cells``, from the processor time of the runs in ``lines``."""
     seconds, guessed = 0.0, 0
     for cell in cells:
@@ -26,11 +26,11 @@ def estimate(cells: Sequence[Cell], lines: Sequence[Mapping[str, Any]], jobs: in
     return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
 
 
-def _seconds(cell: Cell, lines: Sequence[Mapping[str, Any]]) -> float | None:
+def _seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
     """From runs of the same recipe, with the same attention if there are any; a search is a quarter as long."""
-    same = [line for line in lines if line["recipe"] == cell.recipe]
-    closest = [line for line in same if line["attention"] == cell.attention] or same
+    same = [line for line in lines if line.recipe == cell.recipe]
+    closest = [line for line in same if line.attention == cell.attention] or same
     if not closest:
         return None
-    full = [line["cpu_seconds"] * (QUARTER if line.get("rate") else 1) for line in closest]
+    full = [(line.cpu_seconds or 0.0) * (QUARTER if line.extra.get("rate") else 1) for line in closest]
     return sum(full) / len(full) / (QUARTER if cell.rate else 1)

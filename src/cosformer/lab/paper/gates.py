@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cosformer import terminal
 from cosformer.data import Dataset, load_dataset
 from cosformer.data.masking import IGNORED
+from cosformer.json_files import write_lines
 from cosformer.lab.paper.request import Request
+from cosformer.lab.render.table import Table
 from cosformer.recipes import recipe
 
-FILE = "gates.json"
+FILE = "gates.jsonl"
 
 
 @dataclass(frozen=True)
@@ -225,18 +226,17 @@ RECIPES = tuple(_GATES)
 def show(request: Request, lines: object) -> None:
     """Compute and print every gate; with ``write`` into results/gates.json of that folder."""
     found = {name: compute(name) for name in RECIPES}
-    print(
-        terminal.table(
-            ["recipe", "gate", "score"], [[name, gate.name, f"{gate.score:.4g}"] for name, gate in found.items()]
-        )
-    )
+    rows = [[name, gate.name, f"{gate.score:.4g}"] for name, gate in found.items()]
+    print(Table("", ["recipe", "gate", "score"], rows).text)
     if request.write is not None:
-        values = {name: {"name": gate.name, "score": float(f"{gate.score:.6g}")} for name, gate in found.items()}
-        text = json.dumps(values, indent=1) + "\n"
-        (request.write / "results" / FILE).write_text(text, encoding="utf-8")
+        values = [
+            {"recipe": name, "name": gate.name, "score": float(f"{gate.score:.6g}")} for name, gate in found.items()
+        ]
+        write_lines(request.write / "results" / FILE, values)
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """What ``show`` wrote into ``folder``; nothing before it has."""
+    """What ``show`` wrote into ``folder``, by recipe; nothing before it has."""
     path = folder / FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return {line.pop("recipe"): line for line in lines}

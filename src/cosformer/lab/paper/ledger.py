@@ -1,27 +1,26 @@
-"""The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from the lines of ``summary``."""
+"""The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from finished runs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, MUST_PASS, Claim, Comparison, Measure, plain_measure
-from cosformer.lab.paper.summary import evaluation
 from cosformer.lab.paper.verdict import (
     NOT_RUN,
     NOT_TESTABLE,
     SEEDS,
     UNDECIDED,
     Effect,
-    Sample,
     Verdict,
     decide,
     holm,
     paired,
     together,
 )
+from cosformer.lab.records import Run, Sample
 
 FORMAT = 2
-Line = dict[str, Any]
+Line = Run
 Gates = Mapping[str, Mapping[str, Any]]  # recipe -> {"name", "score"}
 
 
@@ -35,7 +34,7 @@ def ledger(lines: Sequence[Line], gates: Gates, claims: Iterable[Claim] = CLAIMS
 def by_seed(lines: Sequence[Line], measure: Measure, attention: str) -> dict[int, float]:
     """The attention's score by ``measure`` for each seed that has all of its recipes."""
     values: dict[int, float] = {}
-    for seed in sorted({line["seed"] for line in lines}):
+    for seed in sorted({line.seed for line in lines}):
         found = [_of(lines, recipe, attention, seed) for recipe in measure.recipes]
         scores = [_score(line, measure, lines) for line in found if line is not None]
         known = [score for score in scores if score is not None]
@@ -48,7 +47,7 @@ def sample(lines: Sequence[Line], measure: Measure, attention: str) -> Sample:
     """The same without the seeds' numbers, and how many of the runs learned."""
     values = by_seed(lines, measure, attention)
     runs = [[_of(lines, recipe, attention, seed) for recipe in measure.recipes] for seed in values]
-    learned = sum(any(x["learned"].get(evaluation(x), False) for x in found if x is not None) for found in runs)
+    learned = sum(any(x.learned.get(x.evaluation, False) for x in found if x is not None) for found in runs)
     return Sample(attention, tuple(values.values()), learned)
 
 
@@ -193,19 +192,19 @@ def _short(value: float) -> float:
 
 def _of(lines: Sequence[Line], recipe: str, attention: str, seed: int) -> Line | None:
     wanted = (recipe, attention, seed)
-    return next((x for x in lines if (x["recipe"], x["attention"], x["seed"]) == wanted), None)
+    return next((x for x in lines if (x.recipe, x.attention, x.seed) == wanted), None)
 
 
 def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The number of one run; None: it has none."""
     scale = 100.0 if measure.unit == "points" else 1.0
-    which = measure.split or evaluation(line)
+    which = measure.split or line.evaluation
     base = _baseline(line, measure, lines) if measure.floor else None
-    found = line["scores"].get(which, {}).get(measure.metric)
+    found = line.scores.get(which, {}).get(measure.metric)
     if measure.area:
-        return line.get("mean_train_loss") if line["status"] == "done" else None
+        return line.extra.get("mean_train_loss") if line.status == "done" else None
     if found is None:
-        return None if line["status"] != "diverged" or base is None else scale * base
+        return None if line.status != "diverged" or base is None else scale * base
     if base is not None and (found < base if measure.higher_is_better else found > base):
         return scale * base
     return scale * found
@@ -213,12 +212,12 @@ def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
 
 def _baseline(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The baseline's score on the same evaluation; a run that diverged has none, but another of its recipe will do."""
-    for other in [line, *(x for x in lines if x["recipe"] == line["recipe"])]:
-        which = measure.split or evaluation(other)
-        found = other["baseline"].get(which)
+    for other in [line, *(x for x in lines if x.recipe == line.recipe)]:
+        which = measure.split or other.evaluation
+        found = other.baseline.get(which)
         if found and measure.metric == "word_perplexity":
             # baselines come in nats a token; how many tokens a word has follows from the run's own scores
-            scores = other["scores"][which]
+            scores = other.scores[which]
             return math.exp(found["score"] * math.log(scores["word_perplexity"]) / scores["loss"])
         if found:
             return found["score"]

@@ -115,6 +115,8 @@ class Queue:
             start_new_session=True,  # an interrupt from the keyboard reaches us alone; we pass it on once
             pass_fds=[lock.fileno()],  # a run that outlives us keeps the folder locked
         )
+        if self.background:
+            _lower_session(process.pid)
         self.running.append(Job(cell, process, log))
         self._note_processes(lock)
 
@@ -218,6 +220,12 @@ def _lower_priority() -> None:
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _lower_session(pid: int) -> None:
+    """Where Linux shares the processors between sessions first, a run's priority counts within its own session only."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 def _signal(job: Job, number: signal.Signals) -> None:

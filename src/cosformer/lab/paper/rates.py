@@ -3,12 +3,12 @@
 ``cosformer reproduce rates`` runs the search; its lines are in docs/results/rates.jsonl, and a test holds the table below to them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from cosformer import terminal
 from cosformer.lab.paper.claims import LISTOPS, LM, LM_M2, LM_M4, LM_NOPOS, MLM, PATHFINDER, RECALL_16, RECALL_32, SST2
 from cosformer.lab.paper.request import Request
+from cosformer.lab.records import NOT_RUN, Run, write_runs
+from cosformer.lab.render.table import Table
 
 SEED = 9  # of the search: none of the seeds that are scored
 QUARTER = 4
@@ -32,38 +32,34 @@ def rate(recipe: str, attention: str) -> float | None:
     return RATES.get(SAME_AS.get(recipe, recipe), {}).get(attention)
 
 
-def best(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """By recipe and attention the rate with the lowest validation loss, of the lines of a search."""
+def best(runs: Iterable[Run]) -> dict[str, dict[str, float]]:
+    """By recipe and attention the rate with the lowest validation loss, of the runs of a search."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    for line in lines:
-        if line["status"] != "done":
+    for run in runs:
+        if run.status != "done":
             continue  # a rate at which training diverges is not the best
-        pair = (line["scores"]["valid"]["loss"], line["rate"])
-        of_recipe = found.setdefault(line["recipe"], {})
-        of_recipe[line["attention"]] = min(pair, of_recipe.get(line["attention"], pair))
+        pair = (run.scores["valid"]["loss"], run.extra["rate"])
+        of_recipe = found.setdefault(run.recipe, {})
+        of_recipe[run.attention] = min(pair, of_recipe.get(run.attention, pair))
     return {recipe: {name: pair[1] for name, pair in row.items()} for recipe, row in found.items()}
 
 
-def show(request: Request, lines: Sequence[dict[str, Any]]) -> None:
-    """Print the validation loss at every rate, and the table that belongs into this file; ``write``: the lines, too."""
-    from cosformer.lab.paper.summary import write_lines
-
+def show(request: Request, runs: Sequence[Run]) -> None:
+    """Print the validation loss at every rate, and the table that belongs into this file; ``write``: the runs, too."""
     if request.write is not None:
-        write_lines(lines, request.write / "results" / "rates.jsonl")
-    chosen = best(lines)
+        write_runs(request.write / "results" / "rates.jsonl", runs)
+    chosen = best(runs)
     for recipe, row in chosen.items():
-        table = []
+        rows = []
         for attention, at in row.items():
-            losses = {x["rate"]: x for x in lines if (x["recipe"], x["attention"]) == (recipe, attention)}
-            cells = [_loss(losses.get(value)) for value in TRIED[recipe]]
-            table.append([attention, *cells, f"{at:g}"])
-        print(
-            f"{recipe}, validation loss\n\n{terminal.table(['attention', *map('{:g}'.format, TRIED[recipe]), 'best'], table)}\n"
-        )
+            tried = {x.extra["rate"]: x for x in runs if (x.recipe, x.attention) == (recipe, attention)}
+            rows.append([attention, *(_loss(tried.get(value)) for value in TRIED[recipe]), f"{at:g}"])
+        header = ["attention", *(f"{value:g}" for value in TRIED[recipe]), "best"]
+        print(Table(f"{recipe}, validation loss by rate", header, rows).text + "\n")
     print("RATES: dict[str, dict[str, float]] =", chosen)
 
 
-def _loss(line: Mapping[str, Any] | None) -> str:
-    if line is None:
-        return "not run"
-    return "diverged" if line["status"] != "done" else f"{line['scores']['valid']['loss']:.4f}"
+def _loss(run: Run | None) -> str:
+    if run is None:
+        return NOT_RUN
+    return "diverged" if run.status != "done" else f"{run.scores['valid']['loss']:.4f}"

@@ -15,24 +15,6 @@ SEEDS = {True: 5, False: 3}  # at least, of a primary comparison and of any othe
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One attention's scores, one a seed. ``learned``: how many of them beat the model that ignores its input."""
-
-    name: str
-    values: tuple[float, ...]
-    learned: int
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean; not a number from a single seed."""
-        return statistics.stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else math.nan
-
-
-@dataclass(frozen=True)
 class Verdict:
     """``outcome`` is one of the words above; ``reason`` says it in numbers."""
 

@@ -1,10 +1,13 @@
 """The few pieces of HTML that a report is made of. Text is escaped here and nowhere else."""
 
+import os
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 from cosformer.lab.render.figure import Figure
 
+CSS = Path(__file__).with_name("page.css")
 _PROSE = 28  # letters from which the name of a row is a sentence and needs room
 
 
@@ -64,3 +67,30 @@ def details(summary: object, *content: object) -> Html:
 
 def code(content: str) -> Html:
     return tag("code", content)
+
+
+def page(title: str, body: Sequence[Html]) -> str:
+    """A whole page that asks for no other file."""
+    head = join(
+        [
+            Html('<meta charset="utf-8">'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html('<meta name="color-scheme" content="light dark">'),
+            Html('<link rel="icon" href="data:,">'),  # or a browser asks for one
+            tag("title", title),
+            tag("style", Html(CSS.read_text(encoding="utf-8"))),
+        ]
+    )
+    content = f"<head>\n{head}\n</head>\n<body>\n<main>\n{join(body)}\n</main>\n</body>"
+    return f'<!doctype html>\n<html lang="en">\n{content}\n</html>\n'
+
+
+def write_page(out: Path, content: str) -> None:
+    """In one step: whoever has the page open never sees half of it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        draft.write_text(content, encoding="utf-8")
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from cosformer._version import __version__
 from cosformer.lab.render import measured, trained
-from cosformer.lab.render.document import document, write_page
-from cosformer.lab.render.html import Html, paragraph, tag, text
+from cosformer.lab.render.html import Html, page, paragraph, tag, text, write_page
 from cosformer.lab.render.material import Material, gather
 
 # heading -> what makes its content; a result that turns out broken there is named and left out, the rest stands
@@ -30,8 +29,7 @@ HEADINGS = tuple(SECTIONS)
 def write_report(out: Path, runs: Sequence[Path], results: Path | None = None) -> list[str]:
     """Write the page about ``runs`` and the JSON files of the folder ``results`` to ``out``; returns what was skipped."""
     material = gather(runs, results)
-    page = build_page(material)
-    write_page(out, page)
+    write_page(out, build_page(material))
     return material.problems
 
 
@@ -54,7 +52,7 @@ def build_page(material: Material) -> str:
             "footer", f"Made by cosformer {__version__} on {date} from files alone; nothing here was typed in by hand."
         ),
     ]
-    return document("cosFormer, measured", body)
+    return page("cosFormer, measured", body)
 
 
 def _skipped(problems: Sequence[str]) -> Html:

@@ -22,6 +22,13 @@ static const kernels_t *const builds[] = {&kernels_generic};
 static int runs_here(const kernels_t *build) { return build != NULL; }
 #endif
 
+/* Whether the processor runs the build of this name; 0 for names that are none. */
+EXPORT int cosformer_runs(const char *name) {
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        if (!strcmp(name, builds[i]->name)) return runs_here(builds[i]);
+    return 0;
+}
+
 /* Choose the widest build the processor runs, or the one named. Returns its name, or NULL when that one cannot run. */
 EXPORT const char *cosformer_choose(const char *name) {
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
@@ -44,9 +51,27 @@ EXPORT const char *cosformer_pool(void) { return pool_name(); }
 EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
 EXPORT int64_t cosformer_layout(void) { return LAYOUT; }
 
-EXPORT int cosformer_forward(const call_t *call) { return chosen->forward(call); }
-EXPORT int cosformer_backward(const call_t *call) { return chosen->backward(call); }
-EXPORT int cosformer_dense(const call_t *call) { return chosen->dense(call); }
-EXPORT int cosformer_step(const call_t *call) { return chosen->step(call); }
+/* Tensors without elements have no address. Nothing of them is read or written, but their rows are counted from it, which C
+ * allows from an address only. Members that may be absent (incoming state, mask, bounds, saved state) stay absent. */
+static call_t with_addresses(const call_t *call, int writes_state) {
+    static float nothing[16];
+    call_t own = *call;
+#define ADDRESS(member) own.member = own.member ? own.member : (void *)nothing
+    ADDRESS(q), ADDRESS(k), ADDRESS(v), ADDRESS(out), ADDRESS(den);
+    ADDRESS(g_out), ADDRESS(dq), ADDRESS(dk), ADDRESS(dv), ADDRESS(dkv), ADDRESS(dz), ADDRESS(b);
+    if (writes_state) ADDRESS(kv_next), ADDRESS(z_next);
+#undef ADDRESS
+    return own;
+}
+
+static int run(int (*kernel)(const call_t *), const call_t *call, int writes_state) {
+    call_t own = with_addresses(call, writes_state);
+    return kernel(&own);
+}
+
+EXPORT int cosformer_forward(const call_t *call) { return run(chosen->forward, call, 1); }
+EXPORT int cosformer_backward(const call_t *call) { return run(chosen->backward, call, 0); }
+EXPORT int cosformer_dense(const call_t *call) { return run(chosen->dense, call, 0); }
+EXPORT int cosformer_step(const call_t *call) { return run(chosen->step, call, 1); }
 EXPORT int cosformer_product(const product_t *call) { return chosen->product(call); }
 EXPORT int cosformer_outer(const product_t *call) { return chosen->outer(call); }

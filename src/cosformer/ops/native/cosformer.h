@@ -5,7 +5,7 @@
  * E value channels, F features (2D with angles, D without). */
 #ifndef COSFORMER_H
 #define COSFORMER_H
-#define LAYOUT 3 /* of call_t and product_t: Python refuses a library with another one */
+#define LAYOUT 4 /* of call_t, product_t and the entries: Python refuses a library with another one */
 #include <stddef.h>
 #include <stdint.h>
 

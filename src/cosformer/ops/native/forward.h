@@ -149,7 +149,7 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
     head_t at = head_at(call, task / job->blocks);
     long e0 = block_start(p->ne, job->blocks, task % job->blocks);
     long e1 = block_start(p->ne, job->blocks, task % job->blocks + 1);
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     keys_t k = cut_keys(p, &arena);
     queries_t q = cut_queries(p, &arena);
     float *state = cut(&arena, p->ne * p->Fr * 16);
@@ -188,7 +188,7 @@ static void whole_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
     const plan_t *p = job->p;
     head_t at = head_at(p->call, task);
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     keys_t k = cut_keys(p, &arena);
     queries_t q = cut_queries(p, &arena);
     float *state = cut(&arena, p->ne * p->Fr * 16);
@@ -204,7 +204,7 @@ static void sum_task(const void *context, int64_t task, char *scratch) {
     const plan_t *p = job->p;
     long block = task % job->blocks, index = task / job->blocks;
     long e0 = block_start(p->ne, job->blocks, block), e1 = block_start(p->ne, job->blocks, block + 1);
-    arena_t arena = {scratch}, kept = {job->shared + (size_t)index * job->shared_head};
+    arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
     keys_t k = cut_keys(p, &arena);
     float *z = cut(&kept, p->ldf), *state = cut(&kept, p->ne * p->Fr * 16);
     sum_keys(p, &k, state + e0 * p->Fr * 16, head_at(p->call, index), e0, e1);
@@ -216,7 +216,7 @@ static void rows_task(const void *context, int64_t task, char *scratch) {
     const plan_t *p = job->p;
     long block = task % job->row_blocks, index = task / job->row_blocks, chunks = (p->call->N + p->chunk - 1) / p->chunk;
     head_t at = head_at(p->call, index);
-    arena_t arena = {scratch}, kept = {job->shared + (size_t)index * job->shared_head};
+    arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
     queries_t q = cut_queries(p, &arena);
     keys_t k = {.z = cut(&kept, p->ldf)};
     float *state = cut(&kept, p->ne * p->Fr * 16);
@@ -235,9 +235,9 @@ static long blocks_for(const call_t *call, long heads, long panels) {
 static int forward(const call_t *call) {
     plan_t plan = make_plan(call, chunk_for(call));
     job_t job = {.p = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
-    arena_t arena = {NULL};
+    arena_t arena = {0};
     cut_keys(&plan, &arena), cut_queries(&plan, &arena), cut(&arena, plan.ne * plan.Fr * 16);
-    size_t scratch = (size_t)(arena.next - (char *)NULL);
+    size_t scratch = arena.used;
     long fitting = round_up(plan.F * plan.Ep * 4, STATE_BYTES) / STATE_BYTES; /* blocks whose state stays in the cache */
     job.blocks = most(blocks_for(call, job.heads, plan.ne), call->causal ? least(fitting, plan.ne) : 1);
     if (call->causal) return run_tasks(causal_task, &job, job.heads * job.blocks, scratch, call->threads);

@@ -12,7 +12,7 @@ enum { B_ROWS = 512 };
 static void b_task(const void *context, int64_t task, char *scratch) {
     const plan_t *p = ((const job_t *)context)->p;
     const call_t *call = p->call;
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     float *g = cut(&arena, p->Ep), *o = cut(&arena, p->Ep);
     long blocks = (call->N + B_ROWS - 1) / B_ROWS, head = task / blocks, first = task % blocks * B_ROWS;
     rows_t grad = rows_of(p, call->g_out, call->gs, head / call->H, head % call->H, first);
@@ -32,7 +32,7 @@ static void b_task(const void *context, int64_t task, char *scratch) {
 static void causal_gradient_task(const void *context, int64_t task, char *scratch) {
     const work_of_backward_t *work = context;
     const plan_t *p = work->job.p;
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     chunk_t c = cut_chunk(p, &arena);
     sums_t s = cut_sums(p, &arena);
     if (task < work->tasks_dkv) {
@@ -90,7 +90,7 @@ static void whole_gradient_task(const void *context, int64_t task, char *scratch
     const job_t *job = context;
     const plan_t *p = job->p;
     head_t at = head_at(p->call, task);
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     chunk_t c = cut_chunk(p, &arena);
     sums_t s = cut_sums(p, &arena);
     phase_keys(p, &c, &s, at, 0, p->nd);
@@ -109,7 +109,7 @@ static void phase_task(const void *context, int64_t task, char *scratch) {
     const call_t *call = p->call;
     long blocks = job->blocks, block = task % blocks, index = task / blocks;
     head_t at = head_at(call, index);
-    arena_t arena = {scratch}, kept = {job->shared + (size_t)index * job->shared_head};
+    arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
     chunk_t c = cut_chunk(p, &arena);
     sums_t s = cut_sums(p, &kept), own = cut_sums(p, &arena);
     long rows = work->phase == DQ ? at.n : at.s, chunks = (rows + p->chunk - 1) / p->chunk;
@@ -138,9 +138,9 @@ static int backward_in_phases(work_of_backward_t *work, size_t scratch) {
     long most_blocks = 4 * call->threads, chunks_q = (call->N + p->chunk - 1) / p->chunk, chunks_k = (call->S + p->chunk - 1) / p->chunk;
     const long blocks[] = {blocks_for(call, work->job.heads, p->nd), least(most_blocks, chunks_q),
                            blocks_for(call, work->job.heads, p->ne), least(most_blocks, chunks_k)};
-    arena_t arena = {NULL};
+    arena_t arena = {0};
     cut_sums(p, &arena);
-    work->job.shared_head = (size_t)(arena.next - (char *)NULL);
+    work->job.shared_head = arena.used;
     work->job.shared = take_block(work->job.shared_head * (size_t)work->job.heads);
     int failed = !work->job.shared;
     for (work->phase = KEYS; work->phase <= DKV && !failed; work->phase++) {
@@ -155,9 +155,9 @@ static int backward(const call_t *call) {
     plan_t plan = make_plan(call, chunk_for(call));
     work_of_backward_t work = {.job = {.p = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1}};
     long heads = work.job.heads, uneven = heads % call->threads && heads < 4 * call->threads;
-    arena_t arena = {NULL};
+    arena_t arena = {0};
     cut_chunk(&plan, &arena), cut_sums(&plan, &arena);
-    size_t scratch = (size_t)(arena.next - (char *)NULL);
+    size_t scratch = arena.used;
     if (!call->causal && uneven && !call->cu) return backward_in_phases(&work, scratch);
     if (!call->causal) return run_tasks(whole_gradient_task, &work.job, heads, scratch, call->threads);
     if (finds_b(call)) { /* dq finds the b that dk and dv need */

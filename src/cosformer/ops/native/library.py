@@ -14,7 +14,10 @@ NAME = "_kernels"
 CALL = struct.Struct("13qd45q")
 #: members of product_t in cosformer.h
 PRODUCT = struct.Struct("12q")
-LAYOUT = 3
+LAYOUT = 4
+#: builds of the kernels, the widest first; the variable names one of them for tests and support
+INSTRUCTION_SETS = ("avx512", "avx2", "generic")
+INSTRUCTION_SET = "COSFORMER_INSTRUCTION_SET"
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 
@@ -37,8 +40,13 @@ class Library:
         self.dense = self._entry("cosformer_dense")
         self.product = self._entry("cosformer_product")
         self.outer = self._entry("cosformer_outer")
+        self.release = self._dll.cosformer_release
         self.compiler: str = self._dll.cosformer_compiler().decode()
-        self.choose(None)
+        self._dll.cosformer_runs.argtypes = [ctypes.c_char_p]
+        #: those that this processor runs
+        self.instruction_sets = tuple(name for name in INSTRUCTION_SETS if self._dll.cosformer_runs(name.encode()))
+        self.pool: str = self._dll.cosformer_pool().decode()
+        self._choose_by_environment()
 
     def _entry(self, name: str):
         function = self._dll[name]  # not the cached attribute: each has its own argument types
@@ -48,13 +56,24 @@ class Library:
 
     def choose(self, name: str | None) -> None:
         """Use the build of the kernels with this name, or the widest the processor runs."""
+        if name is not None and name not in INSTRUCTION_SETS:
+            raise ValueError(f"{name!r} is no instruction set of the kernels; known: {', '.join(INSTRUCTION_SETS)}")
         chosen = self._dll.cosformer_choose(None if name is None else name.encode())
         if chosen is None:
-            raise RuntimeError(f"this processor does not run the {name!r} kernels; known: avx512, avx2, generic")
+            raise RuntimeError(
+                f"this processor does not run the {name} kernels; it runs {', '.join(self.instruction_sets)}"
+            )
         self.instructions: str = chosen.decode()
 
+    def _choose_by_environment(self) -> None:
+        name = os.environ.get(INSTRUCTION_SET)
+        try:
+            self.choose(name or None)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{INSTRUCTION_SET}={name}: {error}; unset it for the widest") from None
+
     def describe(self) -> str:
-        threads = f"{torch.get_num_threads()} threads ({self._dll.cosformer_pool().decode()})"
+        threads = f"{torch.get_num_threads()} threads ({self.pool})"
         return f"{self.instructions} kernels, built with {self.compiler}, {threads}"
 
 

@@ -1,72 +1,103 @@
 """Memory for large results, used again.
 
 Fresh memory costs a page fault every few kilobytes, which takes longer than the arithmetic that fills it, and the C library
-gives large blocks back to the system as soon as they are freed. Here the block of a tensor that is gone waits for the next
-result of its size. At most ``KEPT`` bytes wait; ``release`` gives them back.
+gives large blocks back to the system as soon as they are freed. Here the storages of large results are remembered, at most
+``KEPT`` bytes of them; one that nobody else holds any more serves the next result of its size. They are ordinary storages of
+torch, which may be resized, shared with other processes, or outlive this table. ``release`` forgets them all.
 """
 
+import ctypes
 import math
-import mmap
-import weakref
+import sys
+from collections import deque
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
+
+from cosformer.ops.native.library import find
 
 LARGE = 256 << 10  # bytes; smaller results come from torch
 HUGE_PAGE = 2 << 20
 KEPT = 256 << 20
+_LOOKED_AT = 8  # storages of a size that a call looks at: a user may hold very many
+_MADV_HUGEPAGE = 14
 
-_waiting: dict[int, list[mmap.mmap]] = {}  # by size; only single operations on lists, which threads cannot split
+# by size; only single operations on deques, which threads cannot split
+_remembered: dict[int, deque[UntypedStorage]] = {}
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A contiguous tensor with arbitrary contents, as ``torch.empty``."""
-    count = math.prod(shape)
-    if count * dtype.itemsize < LARGE:
+    if math.prod(shape) * dtype.itemsize < LARGE:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    return _flat(count, dtype).view(shape)
+    return _new(shape, torch.empty(shape, device="meta").stride(), dtype)
 
 
 def empty_like(x: Tensor) -> Tensor:
     """A tensor with the shape, dtype and strides of ``torch.empty_like(x)``."""
     if x.numel() * x.element_size() < LARGE:
         return torch.empty_like(x)
-    strides = torch.empty_like(x, device="meta").stride()
-    return _flat(x.numel(), x.dtype).as_strided(x.shape, strides)
+    return _new(x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
 
 
 def release() -> None:
-    """Give the waiting blocks back to the system."""
-    _waiting.clear()
+    """Forget every storage, so that those nobody holds go back to the system, and the kernels' waiting scratch memory with them."""
+    _remembered.clear()
+    library, _ = find()
+    if library is not None:
+        library.release()
 
 
-def waiting() -> int:
-    """Bytes kept for the next results."""
-    return sum(size * len(blocks) for size, blocks in list(_waiting.items()))
+def remembered() -> int:
+    """Bytes of the storages that may serve again, in use now or not."""
+    return sum(size * len(storages) for size, storages in list(_remembered.items()))
 
 
-def _flat(count: int, dtype: torch.dtype) -> Tensor:
-    bytes_ = count * dtype.itemsize
-    unit = HUGE_PAGE if bytes_ >= HUGE_PAGE else LARGE // 4  # few different sizes, so that blocks fit the next result
+def _new(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    bytes_ = math.prod(shape) * dtype.itemsize
+    unit = HUGE_PAGE if bytes_ >= HUGE_PAGE else LARGE // 4  # few different sizes, so that storages fit the next result
     size = -(-bytes_ // unit) * unit
-    try:
-        block = _waiting[size].pop()
-    except (KeyError, IndexError):
-        block = _fresh(size)
-    view = memoryview(block)  # lives as long as the storage of the tensor
-    weakref.finalize(view, _give_back, size, block).atexit = False
-    return torch.frombuffer(view, dtype=dtype, count=count)
+    storage = _idle(size) or _fresh(size)
+    tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
+    _remembered.setdefault(size, deque()).append(storage)  # after the tensor holds it: now nobody else takes it
+    return tensor
 
 
-def _fresh(size: int) -> mmap.mmap:
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
+def _idle(size: int) -> UntypedStorage | None:
+    """A storage of this size that nobody holds, out of the table."""
+    storages = _remembered.get(size, deque())
+    for _ in range(min(len(storages), _LOOKED_AT)):
+        try:
+            storage = storages.popleft()  # from here on no other thread sees it
+        except IndexError:
+            return None
+        if storage.nbytes() != size or storage.is_shared():
+            continue  # its user has resized it, or another process may read it
+        if _holders(storage) == _ALONE:
+            return storage
+        storages.append(storage)
+    return None
 
 
-def _give_back(size: int, block: mmap.mmap) -> None:
-    if waiting() + size > KEPT:
-        _waiting.clear()  # blocks of sizes no longer asked for must not hold the place
-    if size <= KEPT:
-        _waiting.setdefault(size, []).append(block)
+def _fresh(size: int) -> UntypedStorage:
+    if remembered() + size > KEPT:
+        _remembered.clear()  # sizes no longer asked for must not hold the place
+    storage = UntypedStorage(size, device="cpu")
+    if size >= HUGE_PAGE and sys.platform == "linux":
+        first = -(-storage.data_ptr() // HUGE_PAGE) * HUGE_PAGE
+        inside = (storage.data_ptr() + size - first) // HUGE_PAGE * HUGE_PAGE
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(inside), _MADV_HUGEPAGE)
+    return storage
+
+
+def _holders(storage: UntypedStorage) -> int:
+    """References from tensors and from Python."""
+    return torch._C._storage_Use_Count(storage._cdata) + sys.getrefcount(storage)  # pyright: ignore
+
+
+def _holders_of_one_alone() -> int:
+    storage = UntypedStorage(0, device="cpu")
+    return _holders(storage)
+
+
+_ALONE = _holders_of_one_alone()

@@ -92,9 +92,10 @@ INLINE target_t target_of(const plan_t *p, rows_t to, long e0) {
     return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = p->call->dtype == BF16};
 }
 
-/* Up to `rows` rows of two tensors, to be fetched ahead. */
+/* Up to `rows` rows of two tensors, to be fetched ahead; of the second none where it has no data. */
 INLINE ahead_t ahead_of(const plan_t *p, rows_t x, rows_t value, long rows) {
-    return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size}, {value.data, value.stride, rows, p->E * (long)p->size}}};
+    return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size},
+                            {value.data, value.stride, value.data ? rows : 0, p->E * (long)p->size}}};
 }
 
 /* One row as floats, zeros up to the next multiple of 16. */
@@ -334,13 +335,14 @@ static void store_state(const plan_t *p, float *to, const float *from, long e0, 
             memcpy(to + f * p->E + e * 16, from + ((e - e0) * p->Fr + f) * 16, 4 * (size_t)least(16, p->E - e * 16));
 }
 
-/* Memory of one thread, cut from one block. */
+/* Memory of one thread, cut from one block. Without a block the cuts are NULL and only counted: `used` is what a block needs. */
 typedef struct {
-    char *next;
+    char *block;
+    size_t used;
 } arena_t;
 
 INLINE float *cut(arena_t *arena, long floats) {
-    float *memory = (float *)arena->next;
-    arena->next += round_up(floats * 4, 64);
+    float *memory = arena->block ? (float *)(arena->block + arena->used) : NULL;
+    arena->used += (size_t)round_up(floats * 4, 64);
     return memory;
 }

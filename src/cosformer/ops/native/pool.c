@@ -9,6 +9,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#define EXPORT __attribute__((visibility("default")))
+enum { MOST_KEPT = 32 << 20 }; /* bytes of scratch that wait for the next call: heads of up to 256 channels on several threads */
+
 typedef struct block {
     struct block *next;
     size_t bytes;
@@ -16,15 +19,17 @@ typedef struct block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block_t *kept;
+static size_t kept_bytes;
 
-/* Blocks are kept because fresh memory costs a page fault every 4 KB. At most one per concurrent taker exists. */
+/* Blocks are kept because fresh memory costs a page fault every 4 KB. At most one per concurrent taker exists, and no more
+ * than MOST_KEPT bytes of them wait: those of very large heads go back to the system at once. */
 char *take_block(size_t bytes) {
     pthread_mutex_lock(&lock);
     block_t **link = &kept;
     while (*link && (*link)->bytes < bytes) link = &(*link)->next;
     block_t *found = *link;
     if (!found && kept) link = &kept, found = kept; /* too small: replaced by a larger one below */
-    if (found) *link = found->next;
+    if (found) *link = found->next, kept_bytes -= found->bytes;
     pthread_mutex_unlock(&lock);
     if (found && found->bytes >= bytes) return (char *)found + 64;
     free(found);
@@ -38,9 +43,23 @@ void give_block(char *memory) {
     if (!memory) return;
     block_t *block = (block_t *)(memory - 64);
     pthread_mutex_lock(&lock);
-    block->next = kept;
-    kept = block;
+    int keep = kept_bytes + block->bytes <= MOST_KEPT;
+    if (keep) block->next = kept, kept = block, kept_bytes += block->bytes;
     pthread_mutex_unlock(&lock);
+    if (!keep) free(block);
+}
+
+/* Give every waiting block back to the system. */
+EXPORT void cosformer_release(void) {
+    pthread_mutex_lock(&lock);
+    block_t *block = kept;
+    kept = NULL, kept_bytes = 0;
+    pthread_mutex_unlock(&lock);
+    while (block) {
+        block_t *next = block->next;
+        free(block);
+        block = next;
+    }
 }
 
 /* After fork the child must not find the lock held by a thread that no longer exists. */

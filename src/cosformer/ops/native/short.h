@@ -27,7 +27,7 @@ static void short_task(const void *context, int64_t task, char *scratch) {
     const call_t *call = p->call;
     long n = call->N, s = call->S, h = task % call->H;
     head_t at = {.b = task / call->H, .hk = h / p->groups, .n = n, .s = s};
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     keys_t k = cut_keys(p, &arena);
     queries_t q = cut_queries(p, &arena);
     const uint8_t *mask = call->mask ? call->mask + at.b * s : NULL;
@@ -56,9 +56,9 @@ static void short_task(const void *context, int64_t task, char *scratch) {
 static int dense(const call_t *call) {
     long longest = call->N > call->S ? call->N : call->S;
     plan_t plan = make_plan(call, round_up(longest, 16));
-    arena_t arena = {NULL};
+    arena_t arena = {0};
     cut_keys(&plan, &arena), cut_queries(&plan, &arena);
-    size_t scratch = (size_t)(arena.next - (char *)NULL);
+    size_t scratch = arena.used;
     /* waking a second thread costs as much as a small problem */
     long threads = call->N * call->S * (call->D + call->E) * call->H * call->B < 200 * 1000 ? 1 : call->threads;
     return run_tasks(short_task, &plan, call->B * call->H, scratch, threads);

@@ -64,7 +64,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     const plan_t *p = step->p;
     const call_t *call = p->call;
     long b = head / call->Hk, hk = head % call->Hk, features = p->F, e = 0;
-    arena_t arena = {scratch};
+    arena_t arena = {.block = scratch};
     float *x = cut(&arena, p->ldx), *fk = cut(&arena, p->ldf), *fq = cut(&arena, p->groups * p->ldf);
     float *v = cut(&arena, p->Ep), *out = cut(&arena, p->groups * p->Ep);
     const uint8_t *mask = call->mask ? call->mask + b : NULL;
@@ -119,7 +119,7 @@ static int step(const call_t *call) {
     long heads = call->B * call->Hk, bytes = heads * plan.F * plan.E * 4;
     int whole = ((uintptr_t)call->kv_next | (uintptr_t)plan.E * 4) % sizeof(vec) == 0;
     step.stream = bytes >= STREAM_BYTES && call->kv_next != call->kv && whole;
-    arena_t arena = {NULL};
+    arena_t arena = {0};
     cut(&arena, plan.ldx + (plan.groups + 1) * (plan.ldf + plan.Ep + 16) + 64);
-    return run_tasks(step_task, &step, heads, (size_t)(arena.next - (char *)NULL), bytes < STEP_BYTES ? 1 : call->threads);
+    return run_tasks(step_task, &step, heads, arena.used, bytes < STEP_BYTES ? 1 : call->threads);
 }

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, check, loaded
+from cosformer.ops.problem import usable_eps
 
 # call_t of cosformer.h in two parts: shapes, switches, eps, strides; then threads, positions and pointers, and zeros
 _SHARED = struct.Struct("13qd10q")
@@ -26,8 +27,9 @@ class Steps:
         hk, e = v.shape[1], v.shape[3]
         dtype, normaliser = DTYPES[v.dtype], NORMALISERS["clamp"]
         strides = (h * d, d, d, hk * d, d, d, hk * e, e, e)
+        floor = usable_eps(eps, v.dtype)
         self._shared = _SHARED.pack(
-            b, h, hk, 1, 1, d, e, dtype, True, True, normaliser, max_len, max_len, eps, *strides, 1
+            b, h, hk, 1, 1, d, e, dtype, True, True, normaliser, max_len, max_len, floor, *strides, 1
         )
         self.max_len, self._eps, self._dtype = max_len, eps, v.dtype
         self._token, self._state = (q.shape, k.shape, v.shape), (kv.shape, z.shape)

@@ -270,10 +270,10 @@ static void transpose(float *to, long to_panel, const float *from, long ld, long
             const float *x = from + r * ld + c;
             quad r0 = *(const quad_loose *)x, r1 = *(const quad_loose *)(x + ld);
             quad r2 = *(const quad_loose *)(x + 2 * ld), r3 = *(const quad_loose *)(x + 3 * ld);
-            typedef int32_t order __attribute__((vector_size(16)));
 #if defined(__clang__)
 #define SHUFFLE(a, b, i, j, k, m) __builtin_shufflevector(a, b, i, j, k, m)
 #else
+            typedef int32_t order __attribute__((vector_size(16)));
 #define SHUFFLE(a, b, i, j, k, m) __builtin_shuffle(a, b, (order){i, j, k, m})
 #endif
             quad t0 = SHUFFLE(r0, r1, 0, 4, 1, 5), t1 = SHUFFLE(r0, r1, 2, 6, 3, 7);

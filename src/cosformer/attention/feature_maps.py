@@ -1,0 +1,182 @@
+"""Attention by feature maps: weights are products of features, so time and memory are linear in the length.
+
+The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1.
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosformer.attention.base import Attention, Traits
+from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
+from cosformer.ops.autocast import without_autocast
+from cosformer.ops.linear import linear_attention
+from cosformer.ops.problem import accumulator
+from cosformer.ops.state import LinearState
+
+
+class FeatureMap(Attention):
+    """``o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)``, by the kernels of the operator.
+
+    A subclass says what phi is: :meth:`phi` where queries and keys have the same map and positions do not matter,
+    :meth:`features` otherwise. Masked keys are left out after the map, so they leave numerator and denominator.
+    """
+
+    normaliser: ClassVar[str] = "clamp"  # what becomes of the row sum, see linear_attention
+    eps: ClassVar[float] = 1e-6
+    relu: ClassVar[bool] = False  # ReLU on both features inside the kernel, which saves writing them
+    maps: ClassVar[bool] = True  # False: the features are q and k themselves and take no memory
+
+    def phi(self, x: Tensor) -> Tensor:
+        """x [B,H,N,D] -> features [B,H,N,F]."""
+        raise NotImplementedError(f"{type(self).__name__} must define phi or features")
+
+    def features(self, q: Tensor, k: Tensor, *, first: int, fresh: bool) -> tuple[Tensor, Tensor]:
+        """q [B,H,N,D], k [B,H,S,D] -> fq [B,H,N,F], fk [B,H,S,F].
+
+        ``first`` is the position of the first query and key. ``fresh``: maps that draw new random numbers for every
+        training call do so; otherwise they use the ones in their buffers.
+        """
+        return self.phi(q), self.phi(k)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
+        self.check(q, k, v, key_mask)
+        # autocast would take the projections inside the maps to half precision
+        with without_autocast(q.device):
+            # in training the random numbers of a call must be the same for all of it
+            if self.maps and not self.training and works_in_pieces(q, k):
+                return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
+            fq, fk = self.features(q, k, first=0, fresh=self.training)
+            return self.attend(fq, fk, v, None, key_mask)[0]
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, LinearState]:
+        """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state).
+
+        Random maps always use the numbers in their buffers here: the pieces of a sequence must share them.
+        """
+        first = 0 if state is None else state.seen
+        self.check_extend(q, k, v, key_mask, first)
+        with without_autocast(q.device):
+            return self._extend(q, k, v, state, key_mask, first)
+
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
+    ) -> tuple[Tensor, LinearState]:
+        fq, fk = self.features(q, k, first=first, fresh=False)
+        if state is not None:
+            check_state(state, fk, v)
+        out, state = self.attend(fq, fk, v, state, key_mask, return_state=True)
+        assert state is not None
+        return out, state
+
+    def attend(
+        self,
+        fq: Tensor,
+        fk: Tensor,
+        v: Tensor,
+        state: LinearState | None,
+        key_mask: Tensor | None,
+        return_state: bool = False,
+    ) -> tuple[Tensor, LinearState | None]:
+        """Features and values -> (out, state or None); out is in the dtype of v, the sums in that of the features."""
+        result = linear_attention(
+            fq,
+            fk,
+            v.to(fq.dtype),
+            causal=self.causal,
+            key_mask=key_mask,
+            state=state,
+            return_state=return_state,
+            relu=self.relu,
+            normaliser=self.normaliser,
+            eps=self.eps,
+        )
+        out, state = result if return_state else (result, None)
+        return out.to(v.dtype), state
+
+
+def widen(x: Tensor) -> Tensor:
+    """In float32 at least: exponentials, sines and cosines of half-precision arguments have no correct digits."""
+    return x.to(accumulator(x.dtype))
+
+
+def check_state(state: LinearState, fk: Tensor, v: Tensor) -> None:
+    """Raise when ``state`` belongs to other sizes than the next piece."""
+    batch, heads, _, features = fk.shape
+    expected = (batch, heads, features, v.shape[-1])
+    if state.kv.shape != expected:
+        raise ValueError(f"state holds {tuple(state.kv.shape)}; the next tokens need [B, H, F, E] = {list(expected)}")
+
+
+class Relu(FeatureMap):
+    """Weights ``relu(q_i).relu(k_j)``, normalised by their sum (phi = ReLU in the ablation of Qin et al. 2022).
+
+    A query without a positive channel in common with any key attends to nothing and gives zeros.
+    """
+
+    traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
+    relu = True
+    maps = False
+
+    def phi(self, x: Tensor) -> Tensor:
+        return x  # the kernel applies the ReLU
+
+
+class LeakyRelu(FeatureMap):
+    """Weights ``phi(q_i).phi(k_j)`` with phi(x) = x above zero, ``slope`` x below (ablation of Qin et al. 2022).
+
+    The paper does not name its slope. Weights can be negative: row sums keep their sign and stay at least 1e-6 away
+    from zero.
+    """
+
+    traits = Relu.traits
+    normaliser = "signed"
+
+    def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, slope: float = 0.01) -> None:
+        super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
+        self.slope = slope
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, slope={self.slope}"
+
+    def phi(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(x, self.slope)
+
+
+class Identity(FeatureMap):
+    """Weights ``q_i.k_j / sum_j q_i.k_j`` (phi = identity, the worst ablation of Qin et al. 2022).
+
+    Weights of either sign: a row sum may come near zero, where outputs grow without bound. It keeps its sign and stays
+    at least 1e-6 away from zero.
+    """
+
+    traits = Relu.traits
+    normaliser = "signed"
+    maps = False
+
+    def phi(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Linear(FeatureMap):
+    """``o_i = sum_j (phi(q_i).phi(k_j)) v_j / (sum_j phi(q_i).phi(k_j) + 1e-6)``, phi(x) = elu(x) + 1.
+
+    The Linear Transformer of Katharopoulos et al. 2020. The small number is added to the row sum, as its authors do,
+    and there is no 1/sqrt(D).
+    """
+
+    traits = replace(Relu.traits, paper="Katharopoulos et al. 2020")
+    normaliser = "add"
+
+    def phi(self, x: Tensor) -> Tensor:
+        return elu_plus_one(x)
+
+
+def elu_plus_one(x: Tensor) -> Tensor:
+    """x + 1 above zero, exp(x) below: positive and smooth."""
+    return F.elu(widen(x)).add_(1)

@@ -1,0 +1,316 @@
+"""``cosformer train``, ``resume``, ``eval`` and ``runs``: what a user types, with the engine played by a few lines."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cosformer.train
+from cosformer.cli import main
+from cosformer.commands.train import default_folder, parse
+from cosformer.experiment import Experiment, from_json
+from cosformer.recipes import recipe
+
+NAME = "lm-stdlib-small"
+RESULT = {
+    "score": "loss",
+    "scores": {"valid": {"loss": 2.0, "error": 0.01, "perplexity": 7.389}},
+    "baseline": {"valid": {"name": "unigram", "score": 3.0, "error": 0.01}},
+    "learned": {"valid": True},
+    "steps": 4,
+    "parameters": 1234,
+    "seconds": 61.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Plays the engine: notes how it was called, and answers with ``engine["answer"]``."""
+    seen: dict[str, Any] = {"answer": RESULT}
+
+    def answer() -> Any:
+        if isinstance(seen["answer"], BaseException):
+            raise seen["answer"]
+        return seen["answer"]
+
+    def train(experiment: Experiment, run: Path, *, quiet: bool) -> Any:
+        seen.update(call="train", experiment=experiment, run=run, quiet=quiet)
+        run.mkdir(parents=True)
+        (run / "experiment.json").write_text(experiment.to_json())
+        return answer()
+
+    def resume(run: Path, *, quiet: bool) -> Any:
+        seen.update(call="resume", run=run, quiet=quiet)
+        return answer()
+
+    def evaluate_run(run: Path, names: list[str] | None, which: str | None) -> Any:
+        seen.update(call="eval", run=run, names=names, which=which)
+        return answer()["scores"]
+
+    for function in (train, resume, evaluate_run):
+        monkeypatch.setattr(cosformer.train, function.__name__, function)
+    return seen
+
+
+# --- options
+
+
+def test_nothing_changed_is_the_recipe() -> None:
+    assert parse(NAME, []) == (recipe(NAME), None, False)
+
+
+def test_fields_are_changed_by_name() -> None:
+    words = "--model.attention performer --train.steps 500 --train.eval-every 7 --train.eval_batch 3 --data.length 99"
+    words += " --model.layers None --train.micro-batch 8 --train.compile --run here --quiet --start runs/mlm"
+    found, run, quiet = parse(NAME, words.split())
+    plain = recipe(NAME)
+    train = dataclasses.replace(plain.train, steps=500, eval_every=7, eval_batch=3, micro_batch=8, compile=True)
+    model = dataclasses.replace(plain.model, attention="performer", layers=None)
+    data = dataclasses.replace(plain.data, length=99)
+    assert found == dataclasses.replace(plain, train=train, model=model, data=data, start="runs/mlm")
+    assert run == Path("here") and quiet
+
+
+def test_keys_of_dicts_are_set_one_by_one_and_the_others_stay() -> None:
+    words = ["--data.options.path", "a b.zip", "--data.options.resplit=[80,10,10]", "--data.options.max-length", "9"]
+    words += ["--model.attention-options.num_features", "64", "--model.attention_options.kind", "x"]
+    words += ["--model.fields.pooling", "first", "--model.fields.final_norm", "False", "--model.fields.eps=1e-3"]
+    found, _, _ = parse("finetune-sst2-small", words)
+    plain = recipe("finetune-sst2-small")
+    assert found.data.options == {"tokenizer": "start", "max_length": 9, "path": "a b.zip", "resplit": [80, 10, 10]}
+    assert found.model.attention_options == {"num_features": 64, "kind": "x"}
+    assert found.model.fields == plain.model.fields | {"pooling": "first", "final_norm": False, "eps": 1e-3}
+    assert from_json(found.to_json()) == found
+    assert plain == recipe("finetune-sst2-small"), "the recipe itself stays"
+
+
+def test_a_value_of_a_dict_may_look_like_anything() -> None:
+    words = [
+        "--data.options.a",
+        "None",
+        "--data.options.b",
+        "true",
+        "--data.options.c",
+        "007",
+        "--data.options.d",
+        "-1.5",
+    ]
+    assert parse(NAME, words)[0].data.options == {"a": None, "b": True, "c": "007", "d": -1.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.step", "5"], ["--train.step", "--train.steps"]),
+        (["--model.atention", "relu"], ["--model.attention"]),
+        (["--train.steps", "many"], ["--train.steps", "many"]),
+        (["--train.steps", "0"], ["steps=0; it must be at least 1"]),
+        (["--train.schedule", "wave"], ["schedule='wave'; known: constant, linear"]),
+        (["word"], ["word"]),
+        (["--data.options.path"], ["--data.options.path needs a value"]),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_nearest(
+    words: list[str], said: list[str], engine: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["train", NAME, *words])
+    except SystemExit as stopped:  # how argparse and tyro end
+        code = stopped.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert all(part in error for part in said) and "call" not in engine
+
+
+def test_an_unknown_recipe_brings_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "lm-stdlib-smal"]) == 2
+    assert "unknown recipe 'lm-stdlib-smal'; did you mean 'lm-stdlib-small'?" in capsys.readouterr().err
+
+
+def test_help_lists_the_recipes_and_each_recipe_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--help"])
+    assert stopped.value.code == 0 and "lra-pathfinder-small" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "lra-image", "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--train.steps" in shown and "35000" in shown and "--data.options.lra-padding" in shown and "--run" in shown
+
+
+# --- what is missing
+
+
+def test_missing_data_names_the_command_that_gets_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert main(["train", "lm-wikitext103-small", "--quiet"]) == 2
+    assert "cosformer data get wikitext103" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+def test_an_unknown_option_of_the_data_set_brings_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", NAME, "--data.options.max_byte", "5"]) == 2
+    assert "has no option 'max_byte'; it has: max_bytes, seed" in capsys.readouterr().err
+
+
+# --- folders
+
+
+def test_runs_are_named_after_recipe_attention_and_seed(engine: dict[str, Any]) -> None:
+    words = ["train", NAME, "--model.attention", "relu", "--train.seed", "3"]
+    assert main(words) == 0 and engine["run"] == Path("runs/lm-stdlib-small-relu-seed3") and not engine["quiet"]
+    assert main([*words, "--quiet"]) == 0 and engine["run"] == Path("runs/lm-stdlib-small-relu-seed3-2")
+    assert default_folder(engine["experiment"]) == Path("runs/lm-stdlib-small-relu-seed3-3") and engine["quiet"]
+
+
+def test_a_folder_that_holds_a_run_is_refused(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", NAME, "--run", "mine"]) == 0
+    engine.pop("call")
+    assert main(["train", NAME, "--run", "mine"]) == 2
+    assert "`cosformer resume mine`" in capsys.readouterr().err
+    assert "call" not in engine
+
+
+# --- how a run ends
+
+
+def test_the_scores_are_shown_beside_the_baseline(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", NAME, "--run", "mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "2.0000 ± 0.0100" in shown and "3.0000 ± 0.0100 (unigram)" in shown and "perplexity 7.389" in shown
+    assert "yes" in shown and "mine: 4 updates, 1,234 parameters, 61 seconds" in shown
+    engine["answer"] = RESULT | {"learned": {"valid": False}}
+    assert main(["resume", "mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "no" in shown.splitlines()[2].split() and "yes" not in shown
+
+
+@pytest.mark.parametrize("command", ["train", "resume"])
+def test_a_stopped_run_says_how_to_go_on(
+    command: str, engine: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine["answer"] = {"status": "stopped", "reason": "SIGTERM at update 3"}
+    assert main(["train", NAME, "--run", "mine"] if command == "train" else _resumed("mine")) == 130
+    assert "SIGTERM at update 3; continue with `cosformer resume mine`" in capsys.readouterr().err
+    assert engine["call"] == command
+
+
+def _resumed(run: str) -> list[str]:
+    Path(run).mkdir()
+    Path(run, "experiment.json").write_text(recipe(NAME).to_json())
+    return ["resume", run]
+
+
+def test_a_failed_run_is_one_line_and_code_1(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    engine["answer"] = cosformer.train.TrainingFailed("the loss is not a number at update 7, first in layer 2")
+    assert main(["train", NAME, "--run", "mine"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "mine: the loss is not a number at update 7, first in layer 2\n" and not captured.out
+
+
+def test_only_the_first_process_speaks(
+    engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main(["train", NAME, "--run", "mine"]) == 0
+    assert not capsys.readouterr().out
+
+
+# --- resume, eval
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_what_is_no_run_is_refused(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "nowhere"]) == 2
+    assert "nowhere is not a run: it holds no experiment.json; see `cosformer runs`" in capsys.readouterr().err
+
+
+def test_eval_scores_what_is_asked(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    _resumed("mine")
+    assert main(["eval", "mine", "--splits", "test, test@400", "--weights", "last"]) == 0
+    assert engine["names"] == ["test", "test@400"] and engine["which"] == "last"
+    assert capsys.readouterr().out.splitlines()[0].split() == ["evaluation", "loss", "error", "perplexity"]
+    assert main(["eval", "mine", "--json"]) == 0
+    assert engine["names"] is None and engine["which"] is None
+    assert json.loads(capsys.readouterr().out) == RESULT["scores"]
+
+
+# --- runs
+
+
+def _run(folder: Path, **info: Any) -> None:
+    folder.mkdir(parents=True)
+    (folder / "experiment.json").write_text(recipe(NAME).to_json())
+    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "metrics.jsonl").write_text("")
+
+
+def test_runs_shows_a_table_and_names_what_is_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = {"step": 200, "score": 2.25}
+    _run(
+        Path("runs/a"),
+        status="stopped",
+        reason="SIGINT at update 250",
+        steps_done=250,
+        best=best,
+        score_name="loss",
+        seconds=3725,
+    )
+    _run(Path("runs/deep/b"), status="running", steps_done=0, best=None, seconds=59.6)
+    Path("runs/c").mkdir()
+    Path("runs/c/experiment.json").write_text("{")
+    assert main(["runs"]) == 0
+    captured = capsys.readouterr()
+    a, b = (" ".join(line.split()) for line in captured.out.splitlines()[2:])
+    assert a == "a lm-stdlib-small cosformer 0 250/300 stopped (SIGINT at update 250) loss 2.2500 1:02:05"
+    assert b == "deep/b lm-stdlib-small cosformer 0 0/300 running - 1:00"
+    assert "runs/c/experiment.json cannot be read" in captured.err
+    assert main(["runs", "runs/a", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (
+        shown["best"] == 2.25 and shown["best_step"] == 200 and shown["steps"] == 300 and shown["status"] == "stopped"
+    )
+
+
+def test_no_runs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "empty"]) == 0
+    captured = capsys.readouterr()
+    assert "no runs in empty" in captured.err and not captured.out
+
+
+# --- several processes
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_the_folder(folder: Path) -> None:
+    words = [
+        NAME,
+        "--train.steps",
+        "1",
+        "--train.batch",
+        "2",
+        "--data.eval-rows",
+        "2",
+        "--data.length",
+        "32",
+        "--quiet",
+    ]
+    words += ["--train.tracker", "none", "--data.options.max_bytes", "200000", "--train.threads", "1"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "cosformer"]
+    done = subprocess.run([*launch, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    runs = [path.name for path in (folder / "runs").iterdir()]
+    assert runs == ["lm-stdlib-small-cosformer-seed0"]
+    assert json.loads((folder / "runs" / runs[0] / "result.json").read_text())["processes"] == 2

@@ -1,0 +1,49 @@
+"""Random calls of the operator against an oracle written apart from it: ``make fuzz SEED=1 COUNT=2000``."""
+
+import argparse
+import sys
+import time
+import traceback
+from collections import defaultdict
+
+from fuzz.cases import LIMITS, run_case
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=2000, help="cases (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
+    args = parser.parse_args()
+    start, failures = time.monotonic(), 0
+    worst: dict[tuple[str, str], tuple[float, int]] = {}
+    forms: dict[str, int] = defaultdict(int)
+    for number in range(args.first, args.first + args.count):
+        reproduce = f"make fuzz SEED={args.seed} FIRST={number} COUNT=1"
+        try:
+            case, errors = run_case(args.seed, number)
+        except Exception as error:  # a call that raises is a failure like any other
+            failures += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            print(f"FAILED {reproduce}: {type(error).__name__}: {error} ({where.name})", flush=True)
+            continue
+        forms[case.form] += 1
+        wrong = {name: f"{error:.1e}" for name, error in errors.items() if not error <= 1}
+        if wrong:
+            failures += 1
+            print(f"FAILED {reproduce}: {wrong} times the limit of {case}", flush=True)
+        for name, error in errors.items():
+            kind = (case.dtype, {"out": "output", "kv": "state", "z": "state"}.get(name, "gradient"))
+            worst[kind] = max(worst.get(kind, (0.0, 0)), (error, number))
+    print(
+        f"seed {args.seed}, {args.count:,} cases from {args.first}, {failures} failed, {time.monotonic() - start:.0f} s"
+    )
+    print("by form: " + ", ".join(f"{form} {count:,}" for form, count in sorted(forms.items())))
+    for (dtype, what), (error, number) in sorted(worst.items()):
+        limit = 1e-5 if what == "state" and dtype != "float64" else LIMITS[dtype][0]
+        print(f"  {dtype:8} {what:8} worst {error * limit:.1e} of its magnitude (limit {limit:.1e}; case {number})")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
