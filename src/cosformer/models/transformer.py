@@ -10,7 +10,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from cosformer.attention import attention_class, build_attention
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, positions_from_mask
+from cosformer.models.embeddings import Embeddings, positions_from_mask, with_cls
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
 from cosformer.models.state_cache import StateCache
 from cosformer.nn.feed_forward import FeedForward
@@ -99,15 +99,15 @@ class CosformerModel(CosformerPreTrainedModel):
             attention_mask = self._check_mask(attention_mask, given, seen)
         if self.config.cls_token:
             length += 1
-            if attention_mask is not None:  # the vector is masked only where the first token is
-                attention_mask = torch.cat((attention_mask[:, :1], attention_mask), dim=1)
+            attention_mask = with_cls(attention_mask)
         if seen + length > self.config.max_position_embeddings:
             raise ValueError(
                 f"sequence of {seen + length} tokens exceeds max_len={self.config.max_position_embeddings}"
                 " (max_position_embeddings); use a model built with a larger one"
             )
         if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, seen, length, given.device)
+            counted = None if self.config.absolute_positions else attention_mask
+            position_ids = positions_from_mask(counted, seen, length, given.device)
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
         key_mask = None if attention_mask is None else attention_mask[:, -length:]
         traced = torch.compiler.is_compiling() or given.is_meta
