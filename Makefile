@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm fuzz coverage sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -57,6 +57,10 @@ test-instruction-sets: install
 test-arm: install
 	PYTHONPATH=tests $(BIN)/python tests/arm/run.py
 
+# the oldest versions that pyproject.toml names, in an environment of their own: some gigabytes of downloads
+test-oldest:
+	PYTHON=$(PYTHON) sh tests/oldest.sh
+
 # random calls of the operator against an oracle written apart from it: make fuzz SEED=1 COUNT=20000
 SEED ?= 0
 FIRST ?= 0
@@ -69,6 +73,10 @@ sanitize: install
 	CC=gcc PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
 	if command -v clang > /dev/null; then CC=clang PYTHON=$(BIN)/python sh tests/ops/sanitize.sh; \
 	else echo "no clang here: its sanitizers were not run (apt-get install clang)"; fi
+
+# what the Triton kernels need of a GPU, by compiling them for each: about 15 minutes; no GPU is needed
+gpu-table: install
+	$(BIN)/python -m cosformer.ops.triton.resources --write docs/results/triton.json
 
 # the documentation, into site/index.html; fails on any warning
 docs: install

@@ -24,12 +24,14 @@ class DataConfig:
 
     length: tokens of one training row (blocks of a stream, or the longest document); None: the set's own.
     eval_rows: rows of a split that are scored at most (of a stream the first, of documents spread evenly); None: all.
+    full_test: score all of the test split at the end, whatever ``eval_rows`` says, and of a stream the loss by position too.
     """
 
     name: str
     options: dict[str, Option] = field(default_factory=dict)
     length: int | None = None
     eval_rows: int | None = None
+    full_test: bool = False
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,13 @@ def test_sequence_classification(pooling, cls_token, config, ids, tmp_path, rela
         assert relative(left, out.logits) < 1e-5
 
 
+def test_the_cls_vector_is_pooled_though_the_first_token_is_masked(config, ids):
+    model = CosformerForSequenceClassification(config(cls_token=True, pooling="first", num_labels=3)).eval()
+    x, mask = ids(2, 9), torch.tensor([[0] + [1] * 8, [1] * 9])
+    hidden = model.model(x, attention_mask=mask)[0]
+    torch.testing.assert_close(model(x, attention_mask=mask).logits, model.classifier(hidden[:, 0]))
+
+
 def test_regression_and_several_classes(config, ids):
     one = CosformerForSequenceClassification(config(num_labels=1)).eval()
     out = one(ids(2, 5), labels=torch.tensor([0.5, 2.0]))

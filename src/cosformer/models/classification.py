@@ -9,6 +9,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models.config import CosformerConfig
+from cosformer.models.embeddings import with_cls
 from cosformer.models.pooling import POOL, Classifier
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
@@ -17,9 +18,7 @@ from cosformer.models.transformer import CosformerModel
 def pooled(config: CosformerConfig, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """One vector per sequence, ``[B,C]``, as ``config.pooling`` says."""
     mask = None if attention_mask is None else attention_mask.to(hidden.device) != 0
-    if mask is not None and config.cls_token:
-        mask = torch.cat((mask[:, :1], mask), dim=1)
-    return POOL[config.pooling](hidden, mask)
+    return POOL[config.pooling](hidden, with_cls(mask) if config.cls_token else mask)
 
 
 class CosformerForSequenceClassification(CosformerPreTrainedModel):

@@ -55,7 +55,8 @@ class CosformerConfig(PreTrainedConfig):
     max_position_embeddings (also ``max_len``): the longest sequence, and the paper's M. head_dim: hidden_size over heads
     unless given. norm: ``pre`` or ``post``; final_norm and embedding_norm: LayerNorm after the last block, on the embeddings.
     position_embedding_type: ``learned``, ``sinusoidal`` or ``none``; position_offset: rows of the learned table before the
-    first position. scale_embedding: multiply token embeddings by sqrt(hidden_size). type_vocab_size: 0 for no token types.
+    first position. absolute_positions: a token's position is its place in the input, masked or not, as in Long Range Arena;
+    otherwise unmasked tokens are counted, so that left padding takes no position. scale_embedding: multiply token embeddings by sqrt(hidden_size). type_vocab_size: 0 for no token types.
     cls_token: put a learned vector before every sequence. pooling: ``first`` position, ``mean`` of the unmasked ones, or
     ``mean_all`` positions. pairing: how two documents' vectors a, b meet: ``four`` is [a, b, a*b, a-b], ``concat`` [a, b].
     classifier_sizes: hidden widths of the classifier, [hidden_size] unless given. image_size, patch_size, num_channels: of an
@@ -100,6 +101,7 @@ class CosformerConfig(PreTrainedConfig):
     layer_norm_eps: float = 1e-5
     position_embedding_type: str = "learned"
     position_offset: int = 0
+    absolute_positions: bool = False
     scale_embedding: bool = False
     type_vocab_size: int = 0
     cls_token: bool = False

@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import capture_outputs
 from cosformer.attention import attention_class, build_attention
 from cosformer.models import packing
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, positions_from_mask
+from cosformer.models.embeddings import Embeddings, positions_from_mask, with_cls
 from cosformer.models.patches import Patches
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
 from cosformer.models.rotation import build_rotation
@@ -144,12 +144,12 @@ class CosformerModel(CosformerPreTrainedModel):
             past_key_values = StateCache(len(self.layers))
         if self.config.cls_token:
             length += 1
-            if key_mask is not None:  # the vector is masked only where the first token is
-                key_mask = torch.cat((key_mask[:, :1], key_mask), dim=1)
+            key_mask = with_cls(key_mask)
         self._check_length(seen + length if bounds is None else int(bounds.diff().max()))
         if position_ids is None:
+            counted = None if self.config.absolute_positions else key_mask
             position_ids = (
-                positions_from_mask(key_mask, seen, length, given.device)
+                positions_from_mask(counted, seen, length, given.device)
                 if bounds is None
                 else packing.positions_of(bounds)
             )

@@ -1,4 +1,4 @@
-"""Decoding steps of a known kind: the numbers and the errors of any other call, and nothing that watches is passed by."""
+"""One token after the other: the numbers and the errors of any other call, and nothing that must see a call is passed by."""
 
 import copy
 import pickle
@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosformer import LinearState, cosformer_attention
-from cosformer.ops import decode, native, operator
+from cosformer.ops import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
 
@@ -27,24 +27,18 @@ def token(h=4, hk=4, d=16, e=16, b=2, dtype=torch.float32):
 
 @pytest.fixture
 def known():
-    """A token, and a state of a kind of step that has been taken before."""
-    decode._known.clear()
+    """A token, and a state that has seen two."""
     q, k, v = token()
     state = step(q, k, v, None)[1]
-    state = step(q, k, v, state)[1]
-    assert decode.repeat(q, k, v, state, MAX_LEN, 1e-6) is not None
-    return q, k, v, state
+    return q, k, v, step(q, k, v, state)[1]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"h": 6, "hk": 2}, {"d": 5, "e": 7}, {"d": 64, "e": 64, "b": 1}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_steps_give_the_definition(definition, close, monkeypatch, sizes, dtype):
-    decode._known.clear()
+def test_steps_give_the_definition(definition, close, sizes, dtype):
     tokens = [token(**sizes, dtype=dtype) for _ in range(30)]
     outs, state = [], None
-    for t, (q, k, v) in enumerate(tokens):
-        if t == 2:  # the first has no state, the second makes the kind known
-            monkeypatch.setattr(operator, "attend", None)
+    for q, k, v in tokens:
         out, state = step(q, k, v, state)
         outs.append(out)
     assert state.seen == 30
@@ -72,14 +66,12 @@ def test_states_of_steps_are_ordinary_states(known):
         assert torch.equal(step(q, k, v, other)[0], step(q, k, v, state)[0])
 
 
-def test_the_position_is_a_tensor_for_whoever_asks(known):
+def test_the_position_is_what_the_tensor_says(known):
     q, k, v, state = known
     _, state = step(q, k, v, state)
-    assert state.seen == 3 and "position" not in vars(state)
-    assert torch.equal(state.position, torch.tensor(3)) and state.position is state.position
-    state.position.add_(4)  # and then it is what counts
+    assert state.seen == 3 and torch.equal(state.position, torch.tensor(3))
+    state.position.add_(4)
     assert state.seen == 7 and step(q, k, v, state)[1].seen == 8
-    assert not hasattr(state, "positions")
 
 
 def test_sums_put_in_the_place_of_others_are_looked_at(known):
@@ -141,7 +133,7 @@ def test_gradients_are_not_lost(known):
         out, _ = step(q, k, v, replace(state, **{name: leaf}))
         assert torch.autograd.grad(out.sum(), leaf)[0].abs().sum() > 0
         with torch.no_grad():
-            assert decode.repeat(q, k, v, replace(state, **{name: leaf}), MAX_LEN, 1e-6) is not None
+            torch.testing.assert_close(step(q, k, v, replace(state, **{name: leaf}))[0], out)
 
 
 class Counter(TorchDispatchMode):
@@ -170,45 +162,33 @@ def test_what_watches_sees_the_step(known, close):
 
 
 MISTAKES = {
-    "full state": lambda q, k, v, s: ((q, k, v, replace(s, position=torch.tensor(MAX_LEN))), {}),
-    "other max_len": lambda q, k, v, s: ((q, k, v, s), {"max_len": 60}),
-    "no max_len": lambda q, k, v, s: ((q, k, v, s), {"max_len": None}),
-    "eps": lambda q, k, v, s: ((q, k, v, s), {"eps": 0.0}),
-    "state of another max_len": lambda q, k, v, s: ((q, k, v, replace(s, max_len=60)), {}),
-    "no state": lambda q, k, v, s: ((q, k, v, (s.kv, s.z)), {}),
-    "dtype of q": lambda q, k, v, s: ((q.double(), k, v, s), {}),
-    "dtype of v": lambda q, k, v, s: ((q, k, v.bfloat16(), s), {}),
-    "integers": lambda q, k, v, s: ((q, k, v.int(), s), {}),
-    "device of k": lambda q, k, v, s: ((q, k.to("meta"), v, s), {}),
-    "batch": lambda q, k, v, s: ((q, k, v[:1], s), {}),
-    "channels": lambda q, k, v, s: ((q, k[..., :8].contiguous(), v, s), {}),
-    "two values": lambda q, k, v, s: ((q, k, torch.cat([v, v], 2), s), {}),
-    "shape of kv": lambda q, k, v, s: ((q, k, v, replace(s, kv=s.kv[:1])), {}),
-    "shape of z": lambda q, k, v, s: ((q, k, v, replace(s, z=s.z[:, :, :8].contiguous())), {}),
-    "dtype of z": lambda q, k, v, s: ((q, k, v, replace(s, z=s.z.double())), {}),
-    "device of z": lambda q, k, v, s: ((q, k, v, replace(s, z=s.z.to("meta"))), {}),
-    "device of kv": lambda q, k, v, s: ((q, k, v, replace(s, kv=s.kv.to("meta"))), {}),
+    "full state": (lambda q, k, v, s: (q, k, v, replace(s, position=torch.tensor(MAX_LEN))), {}, "has seen 50 tokens"),
+    "other max_len": (lambda q, k, v, s: (q, k, v, s), {"max_len": 60}, "made with max_len=50"),
+    "no max_len": (lambda q, k, v, s: (q, k, v, s), {"max_len": None}, "given without max_len"),
+    "eps": (lambda q, k, v, s: (q, k, v, s), {"eps": 0.0}, "eps=0.0"),
+    "state of another max_len": (lambda q, k, v, s: (q, k, v, replace(s, max_len=60)), {}, "made with max_len=60"),
+    "no state": (lambda q, k, v, s: (q, k, v, (s.kv, s.z)), {}, "state is a tuple"),
+    "dtype of q": (lambda q, k, v, s: (q.double(), k, v, s), {}, "they must be equal"),
+    "dtype of v": (lambda q, k, v, s: (q, k, v.bfloat16(), s), {}, "they must be equal"),
+    "integers": (lambda q, k, v, s: (q, k, v.int(), s), {}, "v is torch.int32"),
+    "device of k": (lambda q, k, v, s: (q, k.to("meta"), v, s), {}, "on cpu, meta, cpu"),
+    "batch": (lambda q, k, v, s: (q, k, v[:1], s), {}, "batch sizes 2, 2, 1"),
+    "channels": (lambda q, k, v, s: (q, k[..., :8].contiguous(), v, s), {}, "q has 16 channels and k has 8"),
+    "two values": (lambda q, k, v, s: (q, k, torch.cat([v, v], 2), s), {}, "v has 4 of 2"),
+    "rank": (lambda q, k, v, s: (q[0], k, v, s), {}, "q has 3 dimensions"),
+    "shape of kv": (lambda q, k, v, s: (q, k, v, replace(s, kv=s.kv[:1])), {}, "state holds kv"),
+    "shape of z": (lambda q, k, v, s: (q, k, v, replace(s, z=s.z[:, :, :8].contiguous())), {}, "state holds kv"),
+    "dtype of z": (lambda q, k, v, s: (q, k, v, replace(s, z=s.z.double())), {}, "state is torch.float64"),
+    "device of z": (lambda q, k, v, s: (q, k, v, replace(s, z=s.z.to("meta"))), {}, "state is on meta"),
+    "device of kv": (lambda q, k, v, s: (q, k, v, replace(s, kv=s.kv.to("meta"))), {}, "state is on meta"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_named_as_everywhere(known, name):
-    arguments, settings = MISTAKES[name](*known)
-    with pytest.raises(ValueError) as here:
-        step(*arguments, **settings)
-    decode._known.clear()
-    with pytest.raises(ValueError) as anew:
-        step(*arguments, **settings)
-    assert str(here.value) == str(anew.value)
-
-
-def test_kinds_do_not_pile_up():
-    decode._known.clear()
-    for d in range(2, 2 + 2 * decode._MOST_KINDS):
-        q, k, v = token(d=d, e=3, b=1)
-        step(q, k, v, step(q, k, v, None)[1])
-        assert len(decode._known) <= decode._MOST_KINDS
-    assert decode.repeat(q, k, v, step(q, k, v, None)[1], MAX_LEN, 1e-6) is not None
+    arguments, settings, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        step(*arguments(*known), **settings)
 
 
 def test_ten_thousand_steps_stay_with_float64():

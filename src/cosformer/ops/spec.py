@@ -1,4 +1,4 @@
-"""What one call of the family computes: the settings that every form (dense, factored, chunked, native, step) shares."""
+"""What one call of the family computes: the specification that goes from the operator to a kernel and back."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 
-class Problem(NamedTuple):
-    """Settings of one linear attention.
+class AttentionSpec(NamedTuple):
+    """Settings of one linear attention, whatever form computes it.
 
     Features are ``x' = relu(x)``, or x as it is. With angles, query i sits at position ``q_first + i`` and key j at
     ``k_first + j``, and the score of a pair is ``q'.k' * cos(angle_i - angle_j)``, ``angle = (pi/2) * position / length``.
     Without (``q_len = k_len = 0``) it is ``q'.k'``.
+
+    The fields are plain numbers and words, in the order of ``SCHEMA``: a registered operator takes ``*spec`` and makes a
+    specification of them again.
     """
 
     relu: bool
@@ -22,6 +25,18 @@ class Problem(NamedTuple):
     k_len: int
     normaliser: str  # a key of NORMALISERS
     eps: float
+    backend: str = ""  # the linear kernel that computes it, forward and backward; empty: another form
+
+    def moved(self, tokens: int | Tensor) -> "AttentionSpec":
+        """Placed behind so many tokens: keys move, and causal queries with them; others keep their positions."""
+        q_first = self.q_first + tokens if self.causal else self.q_first
+        return self._replace(q_first=q_first, k_first=self.k_first + tokens)
+
+
+SCHEMA = (
+    "bool relu, bool causal, SymInt q_first, SymInt k_first, SymInt q_len, SymInt k_len, "
+    "str normaliser, float eps, str backend"
+)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
