@@ -37,6 +37,7 @@ class DataConfig:
     options: dict[str, Option] = field(default_factory=dict)  # of the data set, one by one: --data.options.path FILE
     length: int | None = None  # tokens of a training row (a block, or the longest document); None: the set's own
     eval_rows: int | None = None  # rows of a split that are scored at most, of documents spread evenly; None: all
+    full_test: bool = False  # score all of the test split at the end, and of a stream the loss by position too
 
 
 @dataclass(frozen=True)

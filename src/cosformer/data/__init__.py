@@ -17,6 +17,7 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "wikitext103": ("cosformer.data.wikitext", "wikitext103", "LM and MLM: WikiText-103, words, bytes or byte-level BPE"),
     "listops": ("cosformer.data.listops", "listops", "Long Range Arena ListOps, generated or read (no download)"),
     "listops-small": ("cosformer.data.listops", "listops_small", "ListOps, a few thousand rows made in seconds"),
+    "recall": ("cosformer.data.recall", "recall", "recall of values by their keys, made here (no download)"),
     "text": ("cosformer.data.imdb", "text", "Long Range Arena Text: IMDB reviews as bytes"),
     "retrieval": ("cosformer.data.aan", "retrieval", "Long Range Arena Retrieval: pairs of papers (AAN) as bytes"),
     "image": ("cosformer.data.cifar10", "image", "Long Range Arena Image: CIFAR-10, grey, 1024 pixels in a row"),

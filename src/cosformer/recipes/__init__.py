@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from cosformer.experiment import Experiment
-from cosformer.recipes import finetune, lm, lra, mlm
+from cosformer.recipes import evidence, finetune, lm, lra, mlm
 from cosformer.suggest import unknown
 
 RECIPES: dict[str, Callable[[], Experiment]] = {
@@ -38,6 +38,16 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "lra-image-small": lra.lra_image_small,
     "lra-pathfinder": lra.lra_pathfinder,
     "lra-pathfinder-small": lra.lra_pathfinder_small,
+    "evidence-pathfinder": evidence.evidence_pathfinder,
+    "evidence-lm": evidence.evidence_lm,
+    "evidence-lm-m2": evidence.evidence_lm_m2,
+    "evidence-lm-m4": evidence.evidence_lm_m4,
+    "evidence-lm-nopos": evidence.evidence_lm_nopos,
+    "evidence-mlm": evidence.evidence_mlm,
+    "evidence-sst2": evidence.evidence_sst2,
+    "evidence-listops": evidence.evidence_listops,
+    "evidence-recall-16": evidence.evidence_recall_16,
+    "evidence-recall-32": evidence.evidence_recall_32,
 }
 
 

@@ -18,6 +18,7 @@ TASKS: dict[str, tuple[str, str, str]] = {
         "Classify",
         "the class of a sequence: a text, a pair in one row, an image",
     ),
+    "recall": ("cosformer.tasks.recall", "Recall", "the value that came with a key, when the key comes again"),
     "match": ("cosformer.tasks.match", "Match", "the class of a pair of documents, each encoded on its own"),
 }
 

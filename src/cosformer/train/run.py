@@ -26,6 +26,7 @@ from cosformer.train.schedules import schedule
 from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
+SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
@@ -92,7 +93,7 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     experiment = load_experiment(run)
     _set_threads(experiment)
     task = build_task(experiment)
-    model = load_model(run, which or scored_weights(task))
+    model = load_model(run, which or SCORED_WEIGHTS)
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 
@@ -118,11 +119,6 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
     return getattr(hf, kind).from_pretrained(place).eval()
-
-
-def scored_weights(task: Task) -> str:
-    """The last weights where only a test split could choose the best ones: chosen by the test they would flatter it."""
-    return "last" if task.selection.startswith("test") else "best"
 
 
 def _train_and_score(
@@ -159,13 +155,7 @@ def _train_and_score(
 
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
-    """Score the weights that count and write the result."""
-    # sharded weights cannot be exchanged for the best ones, so the last are scored
-    which = "last" if engine.is_fsdp_enabled else scored_weights(task)
-    if which == "best":
-        best = load_model(engine.run, "best")
-        assert engine.model is not None
-        engine.model.load_state_dict(best.state_dict())
+    """Score the last weights and write the result: the best of many noisy evaluations would flatter the noisier run."""
     scores = {name: engine.score(name) for name in task.final}
     baselines = {name: task.baseline(name) for name in task.final}
     learned = beats(task, scores, {name: (b.score, b.error) for name, b in baselines.items()})
@@ -176,7 +166,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "attention": experiment.model.attention,
         "seed": experiment.train.seed,
         "score": task.score,
-        "weights": which,
+        "weights": SCORED_WEIGHTS,
         "scores": scores,
         "baseline": {name: {"name": b.name, "score": b.score, "error": b.error} for name, b in baselines.items()},
         "learned": learned,
