@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.target in ("pause", "continue"):
         return _pause(args)
+    if args.target not in TARGETS:
+        raise unknown("target", args.target, TARGETS)
     _check(args)
     if args.seeds is None:
         args.seeds = 5 if args.target == "ledger" else 3
