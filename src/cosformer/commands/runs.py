@@ -36,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("folder", nargs="*", metavar="FOLDER", help=f"where to look (default: {RUNS}); or: diff RUN RUN")
-    add("--sort", metavar="NAME", help=f"by {', '.join(_FACTS)} or a setting, as train.lr; -NAME from the other end")
+    add("--sort", metavar="NAME", help=f"by {', '.join(_FACTS)} or a setting, as train.lr")
+    add("--reverse", action="store_true", help="sort from the other end")
     add("--where", action="append", default=[], metavar="NAME=VALUE", help="only these; again: both must hold")
     add("--json", action="store_true", help="one JSON object a line")
 
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     found, problems = read_runs([path for folder in folders for path in find_runs(folder)])
     for problem in problems:
         print(f"cosformer runs: {problem}", file=sys.stderr)
-    chosen = _sorted([each for each in found if _matches(each, args.where)], args.sort)
+    chosen = _sorted([each for each in found if _matches(each, args.where)], args.sort, args.reverse)
     if args.json:
         for each in chosen:
             print(json.dumps(facts(each)))
@@ -118,15 +119,14 @@ def _matches(run: Run, conditions: Sequence[str]) -> bool:
     return True
 
 
-def _sorted(runs: list[Run], by: str | None) -> list[Run]:
+def _sorted(runs: list[Run], name: str | None, from_the_end: bool) -> list[Run]:
     """Those without a value last; the best score first."""
-    if by is None:
+    if name is None:
         return runs
-    name = by.removeprefix("-")
     values = {id(run): _named(run, name) for run in runs}
     with_value = [run for run in runs if values[id(run)] is not None]
     metric = next(filter(None, map(metric_of, with_value)), None) if name == "score" else None
-    reverse = bool(metric and metric.higher_is_better) != by.startswith("-")
+    reverse = bool(metric and metric.higher_is_better) != from_the_end
     numbers = all(isinstance(values[id(run)], int | float) for run in with_value)
     with_value.sort(key=lambda run: values[id(run)] if numbers else str(values[id(run)]), reverse=reverse)
     return [*with_value, *(run for run in runs if values[id(run)] is None)]
