@@ -20,7 +20,7 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "demo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["list", "--markdwn"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
+@pytest.mark.parametrize("words", [["runs", "--sorty"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
 def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
