@@ -133,7 +133,7 @@ def test_cls_vector_comes_first_and_is_never_masked(config, ids, relative):
     holes = torch.tensor([[0, 1, 1, 1, 1, 1]])
     before = model(x, attention_mask=holes)[0]
     with torch.no_grad():
-        model.embeddings.cls += 1
+        model.embeddings.cls *= -1
     assert relative(model(x, attention_mask=holes)[0][:, 2:], before[:, 2:]) > 1e-3
 
 
