@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cosformer import CosformerAttention, LinearState, cosformer_attention
-from cosformer.ops.linear import linear_attention
+from cosformer.ops import linear_attention
 
 
 def qkv(n=6, s=6, h=4, hk=4, d=8, e=8, b=2):

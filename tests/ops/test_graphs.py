@@ -5,7 +5,6 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from cosformer import LinearState, cosformer_attention
-from cosformer.ops import watchers
 from cosformer.ops.backends import available_backends
 
 
@@ -210,7 +209,6 @@ def test_a_watched_call_goes_through_the_dispatcher():
     x = [torch.randn(1, 2, 300, 4, dtype=torch.float64) for _ in range(3)]
     graph = make_fx(lambda q, k, v: cosformer_attention(q, k, v, causal=True, max_len=300))(*x)
     assert "linear_forward" in graph.code
-    assert watchers.unwatched(*x)
 
 
 @pytest.mark.parametrize("n", [20, 300])

@@ -1,6 +1,7 @@
 """The native kernels against a dense float64 definition: outputs, states and gradients, for every feature of the contract."""
 
 import itertools
+import re
 import resource
 import threading
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from torch import Tensor
 from cosformer import cosformer_attention
 from cosformer.ops import native
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import loaded
-from cosformer.ops.problem import Problem
+from cosformer.ops.native.library import MEMBERS, loaded
+from cosformer.ops.spec import AttentionSpec
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
 
@@ -30,7 +31,7 @@ class Given(NamedTuple):
     z: Tensor | None
     key_mask: Tensor | None
     cu_seqlens: Tensor | None
-    p: Problem
+    p: AttentionSpec
 
 
 def given(
@@ -64,7 +65,9 @@ def given(
     kv = torch.randn(b, hk, features, e) if state else None
     z = torch.rand(b, hk, features) if state else None
     key_mask = torch.rand(b, s) > 0.3 if mask else None
-    p = Problem(relu, causal, q_first, k_first, length, length, kw.get("normaliser", "clamp"), kw.get("eps", 1e-6))
+    p = AttentionSpec(
+        relu, causal, q_first, k_first, length, length, kw.get("normaliser", "clamp"), kw.get("eps", 1e-6)
+    )
     return Given(draw(b, h, n, d), draw(b, hk, s, d), torch.randn(b, hk, s, e).to(dtype), kv, z, key_mask, None, p)
 
 
@@ -75,7 +78,7 @@ def turned(x: Tensor, first: int, length: int) -> Tensor:
     return torch.cat([x * angle.cos()[:, None].to(x.dtype), x * angle.sin()[:, None].to(x.dtype)], dim=-1)
 
 
-def dense(q, k, v, kv, z, key_mask, cu_seqlens, p: Problem):
+def dense(q, k, v, kv, z, key_mask, cu_seqlens, p: AttentionSpec):
     """The definition: every score, in float64."""
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
@@ -520,6 +523,15 @@ def test_every_build_of_the_kernels(causal):
     check(given(110, d=64, e=64, causal=causal))
     g = given(1, d=20, e=72, state=True)
     assert worst(native.step(*g[:6], g.p)[0], native.forward(*g)[0].double()) < 1e-6
+
+
+def test_python_packs_the_members_of_the_header():
+    header = (Path(native.__file__).parent / "cosformer.h").read_text()
+    body = re.sub(
+        r"/\*.*?\*/", "", header[header.index("typedef struct {") : header.index("} call_t;")], flags=re.DOTALL
+    )
+    declared = re.findall(r"[*\s,](\w+(?:\[3\])?)(?=\s*[,;])", body)
+    assert declared == MEMBERS
 
 
 def test_says_what_it_cannot_take():

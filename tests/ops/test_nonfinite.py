@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cosformer import cosformer_attention
+from cosformer.ops import linear_attention
 from cosformer.ops.backends import available_backends
-from cosformer.ops.linear import linear_attention
 
 BLOCK = 256  # the promise: rows of a causal call further than this before the value are not reached
 

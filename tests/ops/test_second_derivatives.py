@@ -7,7 +7,7 @@ from torch._subclasses import FakeTensorMode
 from cosformer import LinearState, cosformer_attention
 from cosformer.ops.backends import available_backends
 from cosformer.ops.factored import factored_attention
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 FORMS = ["auto", *available_backends(torch.float64)]
 
@@ -54,7 +54,7 @@ def one_token(q, k, v):
     return out, state.kv, state.z
 
 
-PROBLEM = Problem(True, False, 0, 0, 9, 9, "clamp", 1e-6)
+PROBLEM = AttentionSpec(True, False, 0, 0, 9, 9, "clamp", 1e-6)
 CALLS = {
     **{
         f"{form} {'causal' if causal else 'all keys'}": lambda q, k, v, form=form, causal=causal: cosformer_attention(

@@ -12,8 +12,8 @@ from torch import Tensor
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.autocast import without_autocast
-from cosformer.ops.linear import linear_attention
-from cosformer.ops.problem import accumulator
+from cosformer.ops.operator import linear_attention
+from cosformer.ops.spec import accumulator
 from cosformer.ops.state import LinearState
 
 
@@ -96,7 +96,7 @@ class FeatureMap(Attention):
             normaliser=self.normaliser,
             eps=self.eps,
         )
-        out, state = result if return_state else (result, None)
+        out, state = result if isinstance(result, tuple) else (result, None)
         return out.to(v.dtype), state
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.feature_maps import check_state, elu_plus_one
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.linear import linear_attention
+from cosformer.ops.operator import linear_attention
 from cosformer.ops.state import LinearState
 
 BASE = 10_000.0  # wavelengths run from 2 pi to 2 pi BASE positions

@@ -56,14 +56,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace) -> Any:
+    from cosformer.commands.check import usable_device
     from cosformer.lab.bench import runner
 
     given = {name: value for name, value in vars(args).items() if name not in _OUTPUT and value is not None}
     name, resume = args.bench, getattr(args, "resume", False)
+    if name == "attention" and given.get("device") == "cpu":
+        del given["device"]
     if name == "attention" and "attentions" in given:
         name = "zoo"
+        if "device" in given:
+            raise ValueError(f"--device {args.device} is for the operator; leave it out with --attentions")
         if "backend" in given:
             raise ValueError(f"--backend {args.backend} is for the operator; leave it out with --attentions")
+    elif name == "attention" and "device" in given:
+        name = "gpu"
+        usable_device(args.device)
     elif resume:
         raise ValueError("--resume goes on with a run of --attentions; the operator's is short: run it again")
     words = ["bench", args.bench]
@@ -90,11 +98,16 @@ def _attention(add: Callable[..., Any]) -> None:
     add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1 to 16,384; with --attentions 1,024 to 8,192")
     add("--attentions", metavar="NAME,...|all", help="measure these of the zoo instead, time and memory by length")
     add("--backend", help="backend of the operator (default: auto)")
+    add("--device", help="cuda: measure the operator on a GPU instead, against torch's attention there")
     add("--resume", action="store_true", help="with --attentions: keep what an interrupted run wrote to --json FILE")
 
 
 def _native(add: Callable[..., Any]) -> None:
     add("--lengths", type=_numbers, metavar="N,N,...", help="default: 4096,16384")
+
+
+def _jax(add: Callable[..., Any]) -> None:
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,4096,16384")
 
 
 def _data(add: Callable[..., Any]) -> None:
@@ -199,6 +212,14 @@ BENCHES: dict[str, Bench] = {
         5,
         _train,
         "short lengths, small batches, three repeats",
+    ),
+    "jax": Bench(
+        "the JAX operator beside torch's kernels and JAX's softmax attention",
+        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
+        f"one sequence, 8 heads of 64 channels. {_QUIET} Needs cosformer[jax].",
+        5,
+        _jax,
+        "one length, three repeats",
     ),
     "text": Bench(
         "the paper's table 5: speed and memory on byte-level text, by attention and length",

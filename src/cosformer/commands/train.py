@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cosformer.allocator import keep_freed_memory
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, Option
 from cosformer.extras import require
 from cosformer.recipes import RECIPES, recipe
@@ -139,7 +138,6 @@ def finish(work: "Callable[[], dict[str, Any]]", folder: Path) -> int:
     """Do the ``work`` of a run and say how it ended; returns the exit code."""
     from cosformer.train import TrainingFailed
 
-    keep_freed_memory()
     try:
         result = work()
     except TrainingFailed as error:

@@ -26,7 +26,7 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
-        _refuse_first_of_decoder(config)
+        refuse_first_of_decoder(config)
         self.model = CosformerModel(config)
         self.classifier = Classifier(config, config.hidden_size)
         self.post_init()
@@ -64,7 +64,7 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
-        _refuse_first_of_decoder(config)
+        refuse_first_of_decoder(config)
         self.model = CosformerModel(config)
         self.classifier = Classifier(config, config.hidden_size * (4 if config.pairing == "four" else 2))
         self.post_init()
@@ -80,6 +80,9 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers."""
+        unknown = kwargs.keys() - {"num_items_in_batch", "return_dict"}
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")
         a = self.encode(input_ids, attention_mask)
         b = self.encode(input_ids_b, attention_mask_b)
         both = (a, b, a * b, a - b) if self.config.pairing == "four" else (a, b)
@@ -97,7 +100,8 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         return pooled(self.config, body.last_hidden_state, attention_mask)
 
 
-def _refuse_first_of_decoder(config: CosformerConfig) -> None:
+def refuse_first_of_decoder(config: CosformerConfig) -> None:
+    """Raise where the pooled position cannot have seen the sequence."""
     if config.is_decoder and config.pooling == "first":
         raise ValueError(
             "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or is_decoder=False"

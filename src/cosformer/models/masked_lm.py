@@ -10,7 +10,6 @@ from transformers.utils.generic import can_return_tuple
 from cosformer.models.config import CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
-from cosformer.nn.linear import Linear
 
 IGNORED = -100
 
@@ -20,9 +19,9 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.words: nn.Linear = Linear(config.hidden_size, config.vocab_size)
+        self.words: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,N,C] -> [B,N,vocab_size]"""

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosformer.nn.linear import Linear
 from cosformer.ops.checks import check_whole
 from cosformer.ops.dense import dense_scores, hide
 from cosformer.ops.operator import cosformer_attention
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 from cosformer.ops.state import LinearState
 
 
@@ -52,10 +51,10 @@ class CosformerAttention(nn.Module):
         self.max_len: int | None = None
         if max_len is not None:
             self.set_max_len(max_len)
-        self.q_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.k_proj = Linear(self.kdim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.v_proj = Linear(self.vdim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.k_proj = nn.Linear(self.kdim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.v_proj = nn.Linear(self.vdim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -162,7 +161,7 @@ class CosformerAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
         max_len = self.max_len or max(q.shape[2], k.shape[2])
-        problem = Problem(True, causal, 0, 0, max_len, max_len, "clamp", self.eps)
+        problem = AttentionSpec(True, causal, 0, 0, max_len, max_len, "clamp", self.eps)
         scores = dense_scores(q, hide(k, key_mask), problem)
         return scores / scores.sum(-1, keepdim=True).clamp_min(self.eps)
 

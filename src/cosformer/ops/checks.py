@@ -55,6 +55,15 @@ def check_whole(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name}={value}; it must be at most 2**53, up to which angles are exact")
 
 
+def check_room(seen: int, tokens: int, max_len: int) -> None:
+    """Raise when a state would run past ``max_len``."""
+    if max_len and seen + tokens > max_len:
+        raise ValueError(
+            f"the state has seen {seen} tokens and {tokens} more exceed max_len={max_len}, past which weights turn negative;"
+            " start with a larger max_len, or begin a new state"
+        )
+
+
 def check_bounds(cu_seqlens: Tensor, n: int, max_len: int) -> None:
     """Packed sequences lie one behind the other from 0 to ``n``, none longer than ``max_len`` (0: no limit)."""
     ends = cu_seqlens.tolist()

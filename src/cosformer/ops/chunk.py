@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.angles import pair_weight
-from cosformer.ops.problem import Problem, accumulator
+from cosformer.ops.spec import AttentionSpec, accumulator
 
 FP16_MAX = 65504.0
 
@@ -26,7 +26,7 @@ Angles = tuple[Tensor, Tensor, Tensor]
 class Chunk:
     """Buffers for ``n`` positions of ``heads`` key heads, each with ``groups`` query heads (``rows = groups * n``)."""
 
-    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: Problem, like: Tensor) -> None:
+    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: AttentionSpec, like: Tensor) -> None:
         dtype, device = accumulator(like.dtype), like.device
         x = 2 * e + 2 if p.q_len else e + 1
         rows = groups * n
@@ -130,7 +130,7 @@ def store(grad: Tensor, into: Tensor) -> None:
     into.copy_(grad.clamp_(-FP16_MAX, FP16_MAX) if into.dtype == torch.float16 else grad)
 
 
-def pack_state(kv: Tensor, z: Tensor, p: Problem) -> Tensor:
+def pack_state(kv: Tensor, z: Tensor, p: AttentionSpec) -> Tensor:
     """``kv [h,F,E]``, ``z [h,F]`` -> ``A [h,D,X]``, a copy."""
     if not p.q_len:
         return torch.cat([kv, z[..., None]], dim=-1)
@@ -138,7 +138,7 @@ def pack_state(kv: Tensor, z: Tensor, p: Problem) -> Tensor:
     return torch.cat(halves, dim=-1)
 
 
-def unpack_state(state: Tensor, kv: Tensor, z: Tensor, p: Problem) -> None:
+def unpack_state(state: Tensor, kv: Tensor, z: Tensor, p: AttentionSpec) -> None:
     """``A [h,D,X]`` -> into ``kv [h,F,E]``, ``z [h,F]``."""
     e, d = kv.shape[-1], state.shape[1]
     if not p.q_len:

@@ -5,13 +5,13 @@ from torch import Tensor
 
 from cosformer.ops.chunk import Angles, Chunk, store
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 
 class ChunkGradient(Chunk):
     """A chunk with room for gradients. ``grad [h,D,X]`` is dL/dA of the state A, summed over the rows after the keys."""
 
-    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: Problem, like: Tensor) -> None:
+    def __init__(self, heads: int, groups: int, n: int, d: int, e: int, p: AttentionSpec, like: Tensor) -> None:
         super().__init__(heads, groups, n, d, e, p, like)
         self.g, self.gg = torch.empty_like(self.o), torch.empty_like(self.y)
         self.g_heads, self.gg_parts = self.by_head(self.g), self.parts(self.by_head(self.gg))

@@ -18,7 +18,7 @@ from cosformer.ops.chunk import Angles, Chunk, pack_state, unpack_state
 from cosformer.ops.chunk_gradient import ChunkGradient
 from cosformer.ops.dense import hide
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem, accumulator, new_output
+from cosformer.ops.spec import AttentionSpec, accumulator, new_output
 
 AnyChunk = TypeVar("AnyChunk", bound=Chunk)
 
@@ -38,7 +38,7 @@ def forward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
     acc = accumulator(q.dtype)
@@ -72,7 +72,7 @@ def backward(
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -105,7 +105,7 @@ def _spans(cu_seqlens: Tensor) -> Iterator[slice]:
 class _Plan(Generic[AnyChunk]):
     """How one sequence is cut: chunks of positions, blocks of heads, and the angles of every chunk."""
 
-    def __init__(self, kind: type[AnyChunk], q: Tensor, k: Tensor, v: Tensor, p: Problem) -> None:
+    def __init__(self, kind: type[AnyChunk], q: Tensor, k: Tensor, v: Tensor, p: AttentionSpec) -> None:
         n, s, d = q.shape[2], k.shape[2], q.shape[3]
         self.groups, self.step = q.shape[1] // k.shape[1], chunk_length(d)
         self.kind, self.sizes, self.p, self.like = kind, (d, v.shape[3]), p, q
@@ -172,7 +172,7 @@ def _forward_sequence(
     den: Tensor,
     kv: Tensor,
     z: Tensor,
-    p: Problem,
+    p: AttentionSpec,
 ) -> None:
     """One sequence: fills ``out`` and ``den``, moves the state ``kv, z`` on, in place."""
     plan = _Plan(Chunk, q, k, v, p)
@@ -217,7 +217,7 @@ def _backward_sequence(
     dv: Tensor,
     dkv: Tensor,
     dz: Tensor,
-    p: Problem,
+    p: AttentionSpec,
 ) -> None:
     """One sequence: fills ``dq, dk, dv``, turns the gradient ``dkv, dz`` of the last state into that of the first."""
     plan = _Plan(ChunkGradient, q, k, v, p)

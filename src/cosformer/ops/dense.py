@@ -1,14 +1,17 @@
 """The definition, as an N x S matrix: what every other form is tested against, and the fastest one for short input."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables, pair_weight
+from cosformer.ops.chunk import FP16_MAX
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem) -> Tensor:
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec) -> Tensor:
     """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype.
 
     ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
@@ -33,7 +36,7 @@ def dense_forward(
     kv: Tensor | None,
     z: Tensor | None,
     cu_seqlens: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
 ) -> Tensor:
     """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
     if cu_seqlens is None:
@@ -44,7 +47,7 @@ def dense_forward(
     return torch.cat([dense_attention(a, b, c, None, None, p) for a, b, c in pieces], dim=2)
 
 
-def dense_scores(q: Tensor, k: Tensor, p: Problem) -> Tensor:
+def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec) -> Tensor:
     """Weights before normalisation, ``[B, Hk, G*N, S]`` with G = H/Hk query heads to a key head; 0: not seen."""
     if p.relu:
         q, k = q.relu(), k.relu()
@@ -70,7 +73,7 @@ def dense_scores(q: Tensor, k: Tensor, p: Problem) -> Tensor:
     return scores
 
 
-def dense_state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem) -> tuple[Tensor, Tensor]:
+def dense_state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec) -> tuple[Tensor, Tensor]:
     """The state after these keys: ``kv + Phi(k)^T v`` and ``z + Phi(k)^T 1``."""
     fk = features(k, p.k_first, p.k_len, p.relu)
     kv_new, z_new = fk.mT @ v, fk.sum(-2)
@@ -83,6 +86,29 @@ def hide(x: Tensor, key_mask: Tensor | None) -> Tensor:
     Values too, because zero times what stood there need not be zero: padding may hold anything.
     """
     return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
+
+
+class _SaturatingWiden(torch.autograd.Function):
+    """float16 -> float32; the gradient saturates on its way back, because rows with a tiny sum have huge ones."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad.clamp(-FP16_MAX, FP16_MAX).half()
+
+
+def widen(x: Tensor) -> Tensor:
+    """Half precision as float32."""
+    return _SaturatingWiden.apply(x) if x.dtype == torch.float16 and x.requires_grad else x.float()  # pyright: ignore
 
 
 def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:

@@ -4,11 +4,11 @@ from torch import Tensor
 
 from cosformer.ops.dense import dense_state, features, stack_heads, unstack_heads
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 
 def factored_attention(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]`` and the state after the keys: ``Phi(q) (Phi(k)^T v)`` over ``Phi(q) (Phi(k)^T 1)``.
 

@@ -1,20 +1,36 @@
-"""The public operator: cosFormer attention in every form, with every mistake of the caller named."""
+"""The public operators: cosFormer attention and its family, in every form, with every mistake of the caller named."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from cosformer.ops import backends, decode
 from cosformer.ops.autocast import autocast_enabled
+from cosformer.ops.backends import check_backend
 from cosformer.ops.checks import check_bounds, check_state, check_tensors, check_whole
-from cosformer.ops.linear import attend
-from cosformer.ops.problem import Problem, usable_eps
+from cosformer.ops.dispatch import attend
+from cosformer.ops.normaliser import check_normaliser
+from cosformer.ops.one_token import try_one_token
+from cosformer.ops.spec import AttentionSpec, usable_eps
 from cosformer.ops.state import LinearState
 
 ALIGNMENTS = ("absolute", "proportional")
 
 
+# fmt: off
+@overload
+def cosformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
+    key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
+    return_state: Literal[False] = ..., eps: float = ..., backend: str = ...,
+) -> Tensor: ...
+@overload
+def cosformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
+    key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
+    return_state: Literal[True], eps: float = ..., backend: str = ...,
+) -> tuple[Tensor, LinearState]: ...
+# fmt: on
 def cosformer_attention(
     q: Tensor,
     k: Tensor,
@@ -30,7 +46,7 @@ def cosformer_attention(
     return_state: bool = False,
     eps: float = 1e-6,
     backend: str = "auto",
-) -> Any:
+) -> Tensor | tuple[Tensor, LinearState]:
     """cosFormer attention: weights ``relu(q_i).relu(k_j) * cos(pi/2 * (i-j)/max_len)``, normalised by their sum.
 
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,E]``, H a multiple of Hk -> ``out [B,H,N,E]``, or ``(out, state)``.
@@ -58,12 +74,11 @@ def cosformer_attention(
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
-    one_token = (
-        causal and state is not None and return_state and key_mask is None and cu_seqlens is None
-        and q_offset == 0 and align == "absolute" and backend == "auto" and not torch.compiler.is_compiling()
-    )  # fmt: skip
-    if one_token and (found := decode.repeat(q, k, v, state, max_len, eps)) is not None:
-        return found
+    plain = key_mask is None and cu_seqlens is None and q_offset == 0 and align == "absolute" and backend == "auto"
+    if plain and causal and return_state and state is not None:
+        found = try_one_token(q, k, v, state, max_len, eps)
+        if found is not None:
+            return found
     check_tensors(q, k, v, key_mask)
     n, s = q.shape[2], k.shape[2]
     check_whole("q_offset", q_offset, 0)
@@ -88,19 +103,64 @@ def cosformer_attention(
         raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
     if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
-    backends.check_backend(backend, q, k, v)
-    p = Problem(True, causal, q_first, k_first, q_len, k_len, "clamp", usable_eps(eps, v.dtype))
-    if one_token and state is not None:
-        decode.remember(q, k, v, state, length, eps)
-    return attend(q, k, v, key_mask, cu_seqlens, p, state, return_state, max_len=length, backend=backend)
+    check_backend(backend, q, k, v)
+    spec = AttentionSpec(True, causal, q_first, k_first, q_len, k_len, "clamp", usable_eps(eps, v.dtype))
+    return attend(q, k, v, key_mask, cu_seqlens, spec, state, return_state, max_len=length, backend=backend)
+
+
+# fmt: off
+@overload
+def linear_attention(
+    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., key_mask: Tensor | None = ..., state: LinearState | None = ...,
+    return_state: Literal[False] = ..., relu: bool = ..., normaliser: str = ..., eps: float = ..., backend: str = ...,
+) -> Tensor: ...
+@overload
+def linear_attention(
+    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., key_mask: Tensor | None = ..., state: LinearState | None = ...,
+    return_state: Literal[True], relu: bool = ..., normaliser: str = ..., eps: float = ..., backend: str = ...,
+) -> tuple[Tensor, LinearState]: ...
+# fmt: on
+def linear_attention(
+    fq: Tensor,
+    fk: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+    state: LinearState | None = None,
+    return_state: bool = False,
+    relu: bool = False,
+    normaliser: str = "clamp",
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tensor | tuple[Tensor, LinearState]:
+    """Attention with weights ``fq_i . fk_j``, in time and memory linear in the length.
+
+    ``fq [B,H,N,F]``, ``fk [B,Hk,S,F]``, ``v [B,Hk,S,E]`` -> ``out [B,H,N,E]``, or ``(out, state)`` with ``return_state``.
+    ``key_mask`` bool ``[B,S]``, True = may be attended. Causal: N = S, or the queries are the last N of the S new positions.
+    ``relu`` applies ReLU to both features inside the kernel. ``normaliser``: the row sum is clamped at eps (``clamp``), gets
+    eps added (``add``), keeps its sign away from zero (``signed``), or is not divided by (``none``).
+    """
+    check_normaliser(normaliser)
+    check_tensors(fq, fk, v, key_mask)
+    if causal and fq.shape[2] > fk.shape[2]:
+        raise ValueError(f"causal attention of N={fq.shape[2]} queries over S={fk.shape[2]} keys: N must be at most S")
+    if state is not None:
+        check_state(state, fk, v, fk.shape[3], 0)
+    check_backend(backend, fq, fk, v)
+    spec = AttentionSpec(relu, causal, 0, 0, 0, 0, normaliser, usable_eps(eps, v.dtype))
+    return attend(fq, fk, v, key_mask, None, spec, state, return_state, max_len=0, backend=backend)
+
+
+def _given(**options: Any) -> list[str]:
+    """The names of the options that differ from their defaults, which are None, False and 0."""
+    return [name for name, value in options.items() if value is not None and (isinstance(value, Tensor) or value)]
 
 
 def _check_max_len_optional(
     key_mask: Tensor | None, cu_seqlens: Tensor | None, state: LinearState | None, return_state: bool
 ) -> None:
-    given = {"state": state is not None, "return_state": return_state, "key_mask": key_mask is not None}
-    given["cu_seqlens"] = cu_seqlens is not None
-    names = [name for name, there in given.items() if there]
+    names = _given(state=state, return_state=return_state, key_mask=key_mask, cu_seqlens=cu_seqlens)
     if names:
         raise ValueError(
             f"{' and '.join(names)} given without max_len: the result would depend on batch mates or on how a sequence is"
@@ -134,9 +194,14 @@ def _check_proportional(
 ) -> None:
     if align not in ALIGNMENTS:
         raise ValueError(f"align={align!r}; known: {', '.join(ALIGNMENTS)}")
-    given = {"causal": causal, "q_offset": q_offset != 0, "key_mask": key_mask is not None}
-    given |= {"cu_seqlens": cu_seqlens is not None, "state": state is not None, "return_state": return_state}
-    names = [name for name, there in given.items() if there]
+    names = _given(
+        causal=causal,
+        q_offset=q_offset,
+        key_mask=key_mask,
+        cu_seqlens=cu_seqlens,
+        state=state,
+        return_state=return_state,
+    )
     if names:
         raise ValueError(
             f"align='proportional' measures positions by the tensors' lengths and does not go with {', '.join(names)};"
@@ -154,9 +219,7 @@ def _check_packed(
     state: LinearState | None,
     return_state: bool,
 ) -> None:
-    given = {"q_offset": q_offset != 0, "key_mask": key_mask is not None}
-    given |= {"state": state is not None, "return_state": return_state}
-    names = [name for name, there in given.items() if there]
+    names = _given(q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state)
     if names:
         raise ValueError(f"cu_seqlens packs whole sequences and does not go with {', '.join(names)}")
     n = q.shape[2]

@@ -23,35 +23,10 @@ class LinearState:
     position: Tensor
     max_len: int
 
-    @classmethod
-    def after_step(cls, kv: Tensor, z: Tensor, seen: int, max_len: int, made: object) -> "LinearState":
-        """A state as a decoding step leaves it, with what the next step wants to know: a number, and how it was made.
-
-        Setting the fields at once and leaving ``position`` until somebody asks for it saves a tenth of such a step.
-        """
-        state = object.__new__(cls)
-        fields = state.__dict__
-        fields["kv"], fields["z"], fields["max_len"], fields["_seen"], fields["_made"] = kv, z, max_len, seen, made
-        return state
-
-    def __getattr__(self, name: str) -> Any:
-        seen = self.__dict__.get("_seen")
-        if name != "position" or seen is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        position = self.__dict__.setdefault(
-            "position", torch.tensor(seen, device="cpu")
-        )  # one, for threads that ask together
-        self.__dict__.pop("_seen", None)  # from now on the tensor counts, whatever happens to it
-        return position
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"kv": self.kv, "z": self.z, "position": self.position, "max_len": self.max_len}
-
     @property
     def seen(self) -> int:
         """How many tokens this state has taken in (masked ones count: positions are as they stand in the tensor)."""
-        seen = self.__dict__.get("_seen")
-        return int(self.position) if seen is None else seen
+        return int(self.position)
 
     @property
     def nbytes(self) -> int:

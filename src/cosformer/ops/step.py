@@ -8,11 +8,11 @@ from torch import Tensor
 from cosformer.ops.angles import HALF_PI
 from cosformer.ops.dense import stack_heads, unstack_heads
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
 
 def attend_one(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: Problem
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state; plain operations."""
     if p.relu:

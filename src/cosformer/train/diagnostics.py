@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from cosformer.attention.base import Attention
 from cosformer.attention.cosformer import Cosformer
 from cosformer.attention.feature_maps import FeatureMap
-from cosformer.ops.linear import attend, linear_attention
-from cosformer.ops.problem import Problem
+from cosformer.ops.dispatch import attend
+from cosformer.ops.operator import linear_attention
+from cosformer.ops.spec import AttentionSpec
 
 
 class Diagnostics:
@@ -60,8 +61,10 @@ def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | 
     ones = torch.ones(*k.shape[:3], 1, dtype=q.dtype, device=q.device)
     if isinstance(attention, Cosformer):
         length = attention.max_len
-        problem = Problem(True, attention.causal, 0, 0, length, length, "none", 1e-6)
-        return attend(q, k, ones, key_mask, None, problem, None, False, max_len=length, backend="auto")[..., 0]
+        spec = AttentionSpec(True, attention.causal, 0, 0, length, length, "none", 1e-6)
+        found = attend(q, k, ones, key_mask, None, spec, None, False, max_len=length, backend="auto")
+        assert isinstance(found, Tensor)  # without return_state
+        return found[..., 0]
     if isinstance(attention, FeatureMap) and type(attention).forward is FeatureMap.forward:
         fq, fk = attention.features(q, k, first=0, fresh=False)
         found = linear_attention(

@@ -12,8 +12,7 @@ from cosformer.attention import build_attention
 from cosformer.extras import MissingExtra, require
 from cosformer.lab.bench.measure import compared, interleaved
 from cosformer.lab.records import Measurement
-from cosformer.ops.linear import linear_attention
-from cosformer.ops.operator import cosformer_attention
+from cosformer.ops.operator import cosformer_attention, linear_attention
 
 HEADS, HEAD_DIM, WIDTH, LENGTH = 8, 64, 512, 4096
 Action = Callable[[], Any]

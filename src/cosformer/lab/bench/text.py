@@ -154,5 +154,5 @@ def text_model(name: str, n: int, batch: int, width: int, device: str = "cpu") -
     }
     config = lra_text(attention=name, max_position_embeddings=n + 1, hidden_dropout_prob=0.0, **sizes)
     ids, labels = torch.randint(1, 257, (batch, n)), torch.randint(0, 2, (batch,))
-    model: Any = CosformerForSequenceClassification(config)
-    return model.to(device), {"input_ids": ids.to(device), "labels": labels.to(device)}
+    model = torch.nn.Module.to(CosformerForSequenceClassification(config), device)
+    return model, {"input_ids": ids.to(device), "labels": labels.to(device)}

@@ -49,10 +49,8 @@ def canvas(width: float, height: float) -> "Iterator[Canvas]":
     matplotlib = require("plot", "matplotlib")
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own settings change no picture
-        with matplotlib.rc_context(fname=STYLE):
-            yield Canvas(figsize=(width / 72, height / 72))
+    with matplotlib.rc_context(fname=STYLE):  # over matplotlib's defaults: a reader's own settings change no picture
+        yield Canvas(figsize=(width / 72, height / 72))
 
 
 def svg(drawn: "Canvas", alt: str, dark: Mapping[str, str] = DARK) -> bytes:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, check, find, loaded
-from cosformer.ops.problem import Problem
+from cosformer.ops.spec import AttentionSpec
 
-__all__ = ["SHORT", "available", "backward", "dense", "describe", "forward", "step", "why_not"]
+__all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
 
-SHORT = 96  # longest N and S of `dense`
+_SHORT = 96  # longest N and S of `dense`
 # what the kernels write sums to, whatever the process has set as its defaults
 _SUMS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
@@ -57,7 +57,7 @@ def forward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
@@ -95,7 +95,7 @@ def backward(
     den: Tensor,
     kv_next: Tensor | None,
     z_next: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (of its shape also where none came in).
 
@@ -127,8 +127,14 @@ def backward(
     return dq, dk, dv, dkv, dz
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Problem) -> Tensor:
-    """``out [B,H,N,E]`` of at most ``SHORT`` queries and keys (N = S if causal), without a state: the dense form."""
+def fits_dense(q: Tensor, k: Tensor, p: AttentionSpec) -> bool:
+    """Whether :func:`dense` takes a call without a state, of these lengths."""
+    n, s = q.shape[2], k.shape[2]
+    return max(n, s) <= _SHORT and min(n, s) > 0 and not (p.causal and n != s)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: AttentionSpec) -> Tensor:
+    """``out [B,H,N,E]`` of what :func:`fits_dense`: the N x S matrix, a head at a time."""
     q, k, v = _rows(q), _rows(k), _rows(v)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
@@ -143,7 +149,7 @@ def step(
     kv: Tensor | None,
     z: Tensor | None,
     key_mask: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state.
@@ -162,7 +168,10 @@ def step(
         kv_next, z_next = kv, z
     else:
         kv, z = _plain(kv), _plain(z)
-        kv_next = memory.empty((b, hk, features, e), torch.float32) if kv is None else memory.empty_like(kv)
+        # a state below two megabytes comes from the C library's heap in less time than from our table
+        large = 4 * b * hk * features * e >= memory.HUGE_PAGE
+        shape = (b, hk, features, e)
+        kv_next = memory.empty(shape, torch.float32) if large else torch.empty(shape, **_SUMS)
         z_next = torch.empty((b, hk, features), **_SUMS) if z is None else torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
@@ -210,7 +219,7 @@ def _call(
     den: Tensor | None,
     kv_next: Tensor | None,
     z_next: Tensor | None,
-    p: Problem,
+    p: AttentionSpec,
     gradients: tuple[int, ...] = _NO_GRADIENTS,
 ) -> bytes:
     """The call record of cosformer.h."""

@@ -49,7 +49,6 @@ EXPORT const char *cosformer_compiler(void) {
 
 EXPORT const char *cosformer_pool(void) { return pool_name(); }
 EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
-EXPORT int64_t cosformer_layout(void) { return LAYOUT; }
 
 /* Tensors without elements have no address. Nothing of them is read or written, but their rows are counted from it, which C
  * allows from an address only. Members that may be absent (incoming state, mask, bounds, saved state) stay absent. */
@@ -73,5 +72,3 @@ EXPORT int cosformer_forward(const call_t *call) { return run(chosen->forward, c
 EXPORT int cosformer_backward(const call_t *call) { return run(chosen->backward, call, 0); }
 EXPORT int cosformer_dense(const call_t *call) { return run(chosen->dense, call, 0); }
 EXPORT int cosformer_step(const call_t *call) { return run(chosen->step, call, 1); }
-EXPORT int cosformer_product(const product_t *call) { return chosen->product(call); }
-EXPORT int cosformer_outer(const product_t *call) { return chosen->outer(call); }

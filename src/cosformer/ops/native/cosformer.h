@@ -5,15 +5,14 @@
  * E value channels, F features (2D with angles, D without). */
 #ifndef COSFORMER_H
 #define COSFORMER_H
-#define LAYOUT 4 /* of call_t, product_t and the entries: Python refuses a library with another one */
 #include <stddef.h>
 #include <stdint.h>
 
 enum { F32 = 0, BF16 = 1 };
 enum { CLAMP = 0, ADD = 1, SIGNED = 2, NONE = 3 };
 
-/* One call. All members have eight bytes: Python packs them with one struct.pack in this order. What stays the same from one
- * decoding step to the next comes first, so that it is packed once. */
+/* One call. All members have eight bytes. `MEMBERS` in library.py lists them in this order; Python refuses a library whose
+ * call_t has another size. */
 typedef struct {
     /* shapes and switches */
     int64_t B, H, Hk, N, S, D, E, dtype, relu, causal, normaliser, q_len, k_len;
@@ -39,19 +38,6 @@ typedef struct {
     float *b; /* gradient of the denominators [B,H,N], work space */
 } call_t;
 
-/* One product of many rows with a small matrix. Rows are contiguous; N and K are multiples of 16. */
-typedef struct {
-    int64_t threads, M, N, K;
-    int64_t transposed; /* w is [N,K], else [K,N] */
-    const float *x;     /* [M,K] */
-    int64_t ldx;
-    float *w;
-    int64_t ldw;
-    const float *bias; /* [N], or NULL */
-    float *y;          /* [M,N] */
-    int64_t ldy;
-} product_t;
-
 /* One build of the kernels, for one instruction set. Each returns 0, or 1 when memory ran out. */
 typedef struct {
     const char *name;
@@ -59,8 +45,6 @@ typedef struct {
     int (*backward)(const call_t *);
     int (*step)(const call_t *);
     int (*dense)(const call_t *);
-    int (*product)(const product_t *);
-    int (*outer)(const product_t *);
 } kernels_t;
 
 extern const kernels_t kernels_generic;

@@ -26,49 +26,49 @@ typedef struct {
     angles_t at;
 } keys_t;
 
-static keys_t cut_keys(const plan_t *p, arena_t *arena) {
-    long rows = p->chunk + 16;
+static keys_t cut_keys(const plan_t *plan, arena_t *arena) {
+    long rows = plan->chunk + 16;
     keys_t k;
-    k.x = cut(arena, rows * p->ldx), k.phi = cut(arena, rows * p->ldf), k.cosines = cut(arena, ANGLES);
-    k.xt = cut(arena, p->chunk * p->Dp), k.vp = cut(arena, p->chunk * p->Ep);
-    k.z = cut(arena, p->ldf), k.zc = cut(arena, p->ldf);
+    k.x = cut(arena, rows * plan->ldx), k.phi = cut(arena, rows * plan->ldf), k.cosines = cut(arena, ANGLES);
+    k.xt = cut(arena, plan->chunk * plan->Dp), k.vp = cut(arena, plan->chunk * plan->Ep);
+    k.z = cut(arena, plan->ldf), k.zc = cut(arena, plan->ldf);
     return k;
 }
 
-static void clear_keys(const plan_t *p, keys_t *k, const float *z) {
-    memset(k->z, 0, 4 * (size_t)p->ldf);
-    if (z) memcpy(k->z, z, 4 * (size_t)p->F);
+static void clear_keys(const plan_t *plan, keys_t *k, const float *z) {
+    memset(k->z, 0, 4 * (size_t)plan->ldf);
+    if (z) memcpy(k->z, z, 4 * (size_t)plan->F);
 }
 
 /* Values as they lie, when whole aligned vectors make up their rows, and few enough rows share a place in the cache. */
-static int readable_in_place(const plan_t *p, rows_t v, const uint8_t *mask) {
-    return p->call->dtype == F32 && p->E % 16 == 0 && !mask && ((uintptr_t)v.data | (uintptr_t)v.stride) % sizeof(vec) == 0 &&
+static int readable_in_place(const plan_t *plan, rows_t v, const uint8_t *mask) {
+    return plan->call->dtype == F32 && plan->E % 16 == 0 && !mask && ((uintptr_t)v.data | (uintptr_t)v.stride) % sizeof(vec) == 0 &&
            v.stride <= IN_PLACE_BYTES;
 }
 
-static void load_keys(const plan_t *p, keys_t *k, head_t at, long first, long n, long e0, long e1) {
-    const call_t *call = p->call;
+static void load_keys(const plan_t *plan, keys_t *k, head_t at, long first, long n, long e0, long e1) {
+    const call_t *call = plan->call;
     const uint8_t *mask = call->mask ? call->mask + at.b * call->S + first : NULL;
-    k->at = angles(k->cosines, p->k_turn, call->k_first + first, call->k_len, n);
-    load_features(p, k->x, k->phi, rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first), mask, k->at, n);
-    rows_t v = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first);
-    if (readable_in_place(p, v, mask)) {
+    k->at = angles(k->cosines, plan->k_turn, call->k_first + first, call->k_len, n);
+    load_features(plan, k->x, k->phi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask, k->at, n);
+    rows_t v = rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first);
+    if (readable_in_place(plan, v, mask)) {
         k->v = (const float *)v.data + e0 * 16, k->v_panel = 16, k->v_row = v.stride / 4;
     } else {
-        load_panels(p, k->vp, v, mask, e0, e1, n);
-        k->v = k->vp, k->v_panel = p->chunk * 16, k->v_row = 16;
+        load_panels(plan, k->vp, v, mask, e0, e1, n);
+        k->v = k->vp, k->v_panel = plan->chunk * 16, k->v_row = 16;
     }
-    sum_rows(k->zc, k->phi, p->ldf, p->F, n);
+    sum_rows(k->zc, k->phi, plan->ldf, plan->F, n);
 }
 
 /* The chunk joins the state; the keys after it are fetched meanwhile. */
-static void absorb_keys(const plan_t *p, keys_t *k, float *state, head_t at, long first, long n, long e0, long e1) {
-    const call_t *call = p->call;
-    rows_t key = rows_of(p, call->k, call->ks, at.b, at.hk, at.row + first + n);
-    rows_t value = rows_of(p, call->v, call->vs, at.b, at.hk, at.row + first + n);
-    accumulate(state, p->Fr * 16, p->F, e1 - e0, k->phi, p->ldf, k->v, k->v_panel, k->v_row, n,
-               ahead_of(p, key, value, least(p->chunk, at.s - first - n)));
-    for (long i = 0; i < p->F; i++) k->z[i] += k->zc[i];
+static void absorb_keys(const plan_t *plan, keys_t *k, float *state, head_t at, long first, long n, long e0, long e1) {
+    const call_t *call = plan->call;
+    rows_t key = rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first + n);
+    rows_t value = rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first + n);
+    accumulate(state, plan->Fr * 16, plan->F, e1 - e0, k->phi, plan->ldf, k->v, k->v_panel, k->v_row, n,
+               ahead_of(plan, key, value, least(plan->chunk, at.s - first - n)));
+    for (long i = 0; i < plan->F; i++) k->z[i] += k->zc[i];
 }
 
 /* Queries of one chunk. */
@@ -77,32 +77,32 @@ typedef struct {
     angles_t at;
 } queries_t;
 
-static queries_t cut_queries(const plan_t *p, arena_t *arena) {
-    long rows = p->chunk + 16;
+static queries_t cut_queries(const plan_t *plan, arena_t *arena) {
+    long rows = plan->chunk + 16;
     queries_t q;
-    q.x = cut(arena, rows * p->ldx), q.phi = cut(arena, rows * p->ldf), q.cosines = cut(arena, ANGLES);
-    q.weights = cut(arena, rows * p->chunk), q.inverse = cut(arena, rows), q.out = cut(arena, rows * p->lde);
+    q.x = cut(arena, rows * plan->ldx), q.phi = cut(arena, rows * plan->ldf), q.cosines = cut(arena, ANGLES);
+    q.weights = cut(arena, rows * plan->chunk), q.inverse = cut(arena, rows), q.out = cut(arena, rows * plan->lde);
     return q;
 }
 
 /* n queries from `first` of head h: the state (NULL: nothing yet), and in the causal case the keys at the same positions. */
-static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *state, head_t at, long h, long first, long n,
+static void attend(const plan_t *plan, queries_t *q, const keys_t *k, const float *state, head_t at, long h, long first, long n,
                    long e0, long e1) {
-    const call_t *call = p->call;
-    q->at = angles(q->cosines, p->q_turn, call->q_first + first, call->q_len, n);
-    rows_t from = rows_of(p, call->q, call->qs, at.b, h, at.row + first);
-    load_features(p, q->x, q->phi, from, NULL, q->at, n);
+    const call_t *call = plan->call;
+    q->at = angles(q->cosines, plan->q_turn, call->q_first + first, call->q_len, n);
+    rows_t from = rows_of(plan, call->q, call->qs, at.b, h, at.row + first);
+    load_features(plan, q->x, q->phi, from, NULL, q->at, n);
     if (call->causal)
-        triangle(q->weights, p->chunk, n, 0, q->x, p->ldx, k->xt, p->Dp * 16, p->D, near_of(p));
+        triangle(q->weights, plan->chunk, n, 0, q->x, plan->ldx, k->xt, plan->Dp * 16, plan->D, near_of(plan));
     float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
     for (long r = 0; r < n; r++) {
         float total = 0;
-        const float *phi = q->phi + r * p->ldf, *weights = q->weights + r * p->chunk;
+        const float *phi = q->phi + r * plan->ldf, *weights = q->weights + r * plan->chunk;
         vec parts[2] = {};
         long i = 0;
-        for (; i + 2 * WIDTH <= p->F; i += 2 * WIDTH)
+        for (; i + 2 * WIDTH <= plan->F; i += 2 * WIDTH)
             for (int l = 0; l < 2; l++) parts[l] += load(phi + i + l * WIDTH) * load(k->z + i + l * WIDTH);
-        for (; i < p->F; i++) total += phi[i] * k->z[i];
+        for (; i < plan->F; i++) total += phi[i] * k->z[i];
         if (call->causal)
             for (long c = 0; c <= r; c += 16)
                 for (int l = 0; l < LANES; l++) parts[l % 2] += load(weights + c + l * WIDTH);
@@ -110,31 +110,31 @@ static void attend(const plan_t *p, queries_t *q, const keys_t *k, const float *
     }
     if (e0 == 0) memcpy(den, q->inverse, 4 * (size_t)n);
     invert(call, q->inverse, n);
-    rows_t out = own_rows(p, call->out, at.b * call->H + h, call->N, p->E, at.row + first);
-    term_t terms[2] = {{q->phi, p->ldf, state, p->Fr * 16, 16, p->F, FULL},
-                       {q->weights, p->chunk, k->v, k->v_panel, k->v_row, n, LOWER}};
-    int direct = p->E % 16 == 0; /* whole vectors, straight into the tensor */
+    rows_t out = own_rows(plan, call->out, at.b * call->H + h, call->N, plan->E, at.row + first);
+    term_t terms[2] = {{q->phi, plan->ldf, state, plan->Fr * 16, 16, plan->F, FULL},
+                       {q->weights, plan->chunk, k->v, k->v_panel, k->v_row, n, LOWER}};
+    int direct = plan->E % 16 == 0; /* whole vectors, straight into the tensor */
     int from_state = state != NULL, inside = call->causal != 0, count = from_state + inside;
-    rows_t next = rows_of(p, call->q, call->qs, at.b, h, at.row + first + n);
-    ahead_t ahead = ahead_of(p, next, (rows_t){0}, least(p->chunk, at.n - first - n));
-    target_t to = direct ? target_of(p, out, e0) : (target_t){.data = (char *)q->out, .ld = p->lde};
+    rows_t next = rows_of(plan, call->q, call->qs, at.b, h, at.row + first + n);
+    ahead_t ahead = ahead_of(plan, next, (rows_t){0}, least(plan->chunk, at.n - first - n));
+    target_t to = direct ? target_of(plan, out, e0) : (target_t){.data = (char *)q->out, .ld = plan->lde};
     to.scale = q->inverse;
     combine(to, n, e1 - e0, terms + !from_state, count, ahead);
-    if (!direct) store_rows(p, out, q->out, p->lde, e0 * 16, least(p->E, e1 * 16), n);
+    if (!direct) store_rows(plan, out, q->out, plan->lde, e0 * 16, least(plan->E, e1 * 16), n);
 }
 
-static void write_state(const plan_t *p, const float *state, const float *z, head_t at, long e0, long e1) {
-    const call_t *call = p->call;
+static void write_state(const plan_t *plan, const float *state, const float *z, head_t at, long e0, long e1) {
+    const call_t *call = plan->call;
     long head = at.b * call->Hk + at.hk;
     if (call->cu) return; /* packed sequences leave no state */
-    store_state(p, call->kv_next + head * p->F * p->E, state, e0, e1);
-    if (e0 == 0) memcpy(call->z_next + head * p->F, z, 4 * (size_t)p->F);
+    store_state(plan, call->kv_next + head * plan->F * plan->E, state, e0, e1);
+    if (e0 == 0) memcpy(call->z_next + head * plan->F, z, 4 * (size_t)plan->F);
 }
 
 /* How the work of one call is cut: value channels (panels) of one head into blocks, rows into blocks. Every element of the
  * results is computed in the same order whatever the cut, so thread counts do not change a bit. */
 typedef struct {
-    const plan_t *p;
+    const plan_t *plan;
     long heads, blocks, row_blocks; /* heads: over sequences, batch and key heads */
     char *shared;                   /* states of all heads, for passes in two phases */
     size_t shared_head;
@@ -144,85 +144,87 @@ INLINE long block_start(long total, long blocks, long i) { return total * i / bl
 
 static void causal_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
-    const plan_t *p = job->p;
-    const call_t *call = p->call;
+    const plan_t *plan = job->plan;
+    const call_t *call = plan->call;
     head_t at = head_at(call, task / job->blocks);
-    long e0 = block_start(p->ne, job->blocks, task % job->blocks);
-    long e1 = block_start(p->ne, job->blocks, task % job->blocks + 1);
+    long e0 = block_start(plan->ne, job->blocks, task % job->blocks);
+    long e1 = block_start(plan->ne, job->blocks, task % job->blocks + 1);
     arena_t arena = {.block = scratch};
-    keys_t k = cut_keys(p, &arena);
-    queries_t q = cut_queries(p, &arena);
-    float *state = cut(&arena, p->ne * p->Fr * 16);
+    keys_t k = cut_keys(plan, &arena);
+    queries_t q = cut_queries(plan, &arena);
+    float *state = cut(&arena, plan->ne * plan->Fr * 16);
     long head = at.b * call->Hk + at.hk, before = at.s - at.n; /* keys ahead of the first query */
-    load_state(p, state, call->kv ? call->kv + head * p->F * p->E : NULL, e0, e1);
-    clear_keys(p, &k, call->z ? call->z + head * p->F : NULL);
+    load_state(plan, state, call->kv ? call->kv + head * plan->F * plan->E : NULL, e0, e1);
+    clear_keys(plan, &k, call->z ? call->z + head * plan->F : NULL);
     for (long first = 0, n; first < at.s; first += n) {
-        n = least(p->chunk, (first < before ? before : at.s) - first);
-        load_keys(p, &k, at, first, n, e0, e1);
+        n = least(plan->chunk, (first < before ? before : at.s) - first);
+        load_keys(plan, &k, at, first, n, e0, e1);
         if (first >= before) {
-            transpose(k.xt, p->Dp * 16, k.x, p->ldx, n, p->D);
-            for (long g = 0; g < p->groups; g++)
-                attend(p, &q, &k, first || call->kv ? state : NULL, at, at.hk * p->groups + g, first - before, n, e0, e1);
+            transpose(k.xt, plan->Dp * 16, k.x, plan->ldx, n, plan->D);
+            for (long g = 0; g < plan->groups; g++)
+                attend(plan, &q, &k, first || call->kv ? state : NULL, at, at.hk * plan->groups + g, first - before, n, e0, e1);
         }
-        absorb_keys(p, &k, state, at, first, n, e0, e1);
+        absorb_keys(plan, &k, state, at, first, n, e0, e1);
     }
-    write_state(p, state, k.z, at, e0, e1);
+    write_state(plan, state, k.z, at, e0, e1);
 }
 
 /* Sum the keys of one head into panels e0 to e1 of the state. */
-static void sum_keys(const plan_t *p, keys_t *k, float *state, head_t at, long e0, long e1) {
-    const call_t *call = p->call;
+static void sum_keys(const plan_t *plan, keys_t *k, float *state, head_t at, long e0, long e1) {
+    const call_t *call = plan->call;
     long head = at.b * call->Hk + at.hk;
-    load_state(p, state, call->kv ? call->kv + head * p->F * p->E : NULL, e0, e1);
-    clear_keys(p, k, call->z ? call->z + head * p->F : NULL);
-    for (long first = 0; first < at.s; first += p->chunk) {
-        long n = least(p->chunk, at.s - first);
-        load_keys(p, k, at, first, n, e0, e1);
-        absorb_keys(p, k, state, at, first, n, e0, e1);
+    load_state(plan, state, call->kv ? call->kv + head * plan->F * plan->E : NULL, e0, e1);
+    clear_keys(plan, k, call->z ? call->z + head * plan->F : NULL);
+    for (long first = 0; first < at.s; first += plan->chunk) {
+        long n = least(plan->chunk, at.s - first);
+        load_keys(plan, k, at, first, n, e0, e1);
+        absorb_keys(plan, k, state, at, first, n, e0, e1);
     }
-    write_state(p, state, k->z, at, e0, e1);
+    write_state(plan, state, k->z, at, e0, e1);
 }
 
 /* All of one head at once. */
 static void whole_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
-    const plan_t *p = job->p;
-    head_t at = head_at(p->call, task);
+    const plan_t *plan = job->plan;
+    head_t at = head_at(plan->call, task);
     arena_t arena = {.block = scratch};
-    keys_t k = cut_keys(p, &arena);
-    queries_t q = cut_queries(p, &arena);
-    float *state = cut(&arena, p->ne * p->Fr * 16);
-    sum_keys(p, &k, state, at, 0, p->ne);
-    for (long g = 0; g < p->groups; g++)
-        for (long first = 0; first < at.n; first += p->chunk)
-            attend(p, &q, &k, state, at, at.hk * p->groups + g, first, least(p->chunk, at.n - first), 0, p->ne);
+    keys_t k = cut_keys(plan, &arena);
+    queries_t q = cut_queries(plan, &arena);
+    float *state = cut(&arena, plan->ne * plan->Fr * 16);
+    sum_keys(plan, &k, state, at, 0, plan->ne);
+    for (long g = 0; g < plan->groups; g++)
+        for (long first = 0; first < at.n; first += plan->chunk)
+            attend(plan, &q, &k, state, at, at.hk * plan->groups + g, first, least(plan->chunk, at.n - first), 0, plan->ne);
 }
 
 /* The same in two phases, when there are fewer heads than threads: blocks of channels, then blocks of rows. */
 static void sum_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
-    const plan_t *p = job->p;
+    const plan_t *plan = job->plan;
     long block = task % job->blocks, index = task / job->blocks;
-    long e0 = block_start(p->ne, job->blocks, block), e1 = block_start(p->ne, job->blocks, block + 1);
+    long e0 = block_start(plan->ne, job->blocks, block), e1 = block_start(plan->ne, job->blocks, block + 1);
     arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
-    keys_t k = cut_keys(p, &arena);
-    float *z = cut(&kept, p->ldf), *state = cut(&kept, p->ne * p->Fr * 16);
-    sum_keys(p, &k, state + e0 * p->Fr * 16, head_at(p->call, index), e0, e1);
-    if (e0 == 0) memcpy(z, k.z, 4 * (size_t)p->ldf);
+    keys_t k = cut_keys(plan, &arena);
+    float *z = cut(&kept, plan->ldf), *state = cut(&kept, plan->ne * plan->Fr * 16);
+    sum_keys(plan, &k, state + e0 * plan->Fr * 16, head_at(plan->call, index), e0, e1);
+    if (e0 == 0) memcpy(z, k.z, 4 * (size_t)plan->ldf);
 }
 
 static void rows_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
-    const plan_t *p = job->p;
-    long block = task % job->row_blocks, index = task / job->row_blocks, chunks = (p->call->N + p->chunk - 1) / p->chunk;
-    head_t at = head_at(p->call, index);
+    const plan_t *plan = job->plan;
+    long block = task % job->row_blocks, index = task / job->row_blocks,
+        chunks = (plan->call->N + plan->chunk - 1) / plan->chunk;
+    head_t at = head_at(plan->call, index);
     arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
-    queries_t q = cut_queries(p, &arena);
-    keys_t k = {.z = cut(&kept, p->ldf)};
-    float *state = cut(&kept, p->ne * p->Fr * 16);
-    for (long g = 0; g < p->groups; g++)
+    queries_t q = cut_queries(plan, &arena);
+    keys_t k = {.z = cut(&kept, plan->ldf)};
+    float *state = cut(&kept, plan->ne * plan->Fr * 16);
+    for (long g = 0; g < plan->groups; g++)
         for (long c = block_start(chunks, job->row_blocks, block); c < block_start(chunks, job->row_blocks, block + 1); c++)
-            attend(p, &q, &k, state, at, at.hk * p->groups + g, c * p->chunk, least(p->chunk, at.n - c * p->chunk), 0, p->ne);
+            attend(plan, &q, &k, state, at, at.hk * plan->groups + g, c * plan->chunk, least(plan->chunk,
+                at.n - c * plan->chunk), 0, plan->ne);
 }
 
 /* Blocks of one head so that all threads have work, and no more than there are panels. */
@@ -234,7 +236,7 @@ static long blocks_for(const call_t *call, long heads, long panels) {
 
 static int forward(const call_t *call) {
     plan_t plan = make_plan(call, chunk_for(call));
-    job_t job = {.p = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
+    job_t job = {.plan = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
     arena_t arena = {0};
     cut_keys(&plan, &arena), cut_queries(&plan, &arena), cut(&arena, plan.ne * plan.Fr * 16);
     size_t scratch = arena.used;

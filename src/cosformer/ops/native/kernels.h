@@ -12,6 +12,5 @@
 #include "gradients.h"
 #include "step.h"
 #include "short.h"
-#include "product.h"
 
-const kernels_t KERNELS = {NAME, forward, backward, step, dense, product, outer};
+const kernels_t KERNELS = {NAME, forward, backward, step, dense};

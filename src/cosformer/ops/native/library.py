@@ -10,11 +10,17 @@ from pathlib import Path
 import torch
 
 NAME = "_kernels"
-#: members of call_t in cosformer.h, in order: shapes and switches, eps, then strides, positions and pointers as integers
-CALL = struct.Struct("13qd45q")
-#: members of product_t in cosformer.h
-PRODUCT = struct.Struct("12q")
-LAYOUT = 4
+#: members of call_t in cosformer.h, in order; name[n] is an array, pointers are addresses
+# fmt: off
+MEMBERS = [
+    "B", "H", "Hk", "N", "S", "D", "E", "dtype", "relu", "causal", "normaliser", "q_len", "k_len", "eps",
+    "qs[3]", "ks[3]", "vs[3]", "sequences", "threads", "q_first", "k_first", "q", "k", "v", "kv", "z", "mask", "cu",
+    "out", "den", "kv_next", "z_next", "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]", "dvs[3]",
+    "dkv", "dz", "b",
+]
+# fmt: on
+#: every member is an integer of eight bytes but one
+CALL = struct.Struct("".join("3q" if name.endswith("[3]") else "d" if name == "eps" else "q" for name in MEMBERS))
 #: builds of the kernels, the widest first; the variable names one of them for tests and support
 INSTRUCTION_SETS = ("avx512", "avx2", "generic")
 INSTRUCTION_SET = "COSFORMER_INSTRUCTION_SET"
@@ -31,15 +37,12 @@ class Library:
         for name in ("cosformer_compiler", "cosformer_pool", "cosformer_choose"):
             getattr(self._dll, name).restype = ctypes.c_char_p
         self._dll.cosformer_choose.argtypes = [ctypes.c_char_p]
-        layout = getattr(self._dll, "cosformer_layout", lambda: 1)
-        if layout() != LAYOUT or self._dll.cosformer_call_bytes() != CALL.size:
-            raise OSError(f"{path} was built from other sources (its call record is another); reinstall cosformer")
+        if self._dll.cosformer_call_bytes() != CALL.size:
+            raise OSError(f"{path} was built from other sources (its call_t is another); reinstall cosformer")
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")
         self.dense = self._entry("cosformer_dense")
-        self.product = self._entry("cosformer_product")
-        self.outer = self._entry("cosformer_outer")
         self.release = self._dll.cosformer_release
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self._dll.cosformer_runs.argtypes = [ctypes.c_char_p]
@@ -92,7 +95,7 @@ def find() -> tuple[Library | None, str]:
         )
     try:
         return Library(path), ""
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # AttributeError: an entry that its sources did not have
         return None, f"the native kernels could not be loaded: {error}"
 
 

@@ -28,24 +28,24 @@ static void turns(double to[2][MOST_ROWS], int64_t length, long n) {
 }
 
 static plan_t make_plan(const call_t *call, long chunk) {
-    plan_t p = {.call = call, .chunk = chunk, .D = call->D, .E = call->E, .groups = call->H / call->Hk};
-    p.halves = call->k_len ? 2 : 1;
-    p.F = p.halves * p.D;
-    p.Dp = round_up(p.D, 16), p.Ep = round_up(p.E, 16);
-    p.nd = p.Dp / 16, p.ne = p.Ep / 16, p.nf = p.halves * p.nd;
-    p.Fr = round_up(p.F, ROWS), p.Er = round_up(p.E + 1, ROWS);
-    p.ldx = row_length(p.Dp), p.ldf = row_length(p.D + p.Dp + ROWS), p.lde = row_length(p.Ep + 1 + ROWS);
-    p.size = call->dtype == F32 ? 4 : 2;
-    turns(p.q_turn, call->q_len, chunk);
-    if (call->k_len == call->q_len) memcpy(p.k_turn, p.q_turn, sizeof p.k_turn);
-    else turns(p.k_turn, call->k_len, chunk);
+    plan_t plan = {.call = call, .chunk = chunk, .D = call->D, .E = call->E, .groups = call->H / call->Hk};
+    plan.halves = call->k_len ? 2 : 1;
+    plan.F = plan.halves * plan.D;
+    plan.Dp = round_up(plan.D, 16), plan.Ep = round_up(plan.E, 16);
+    plan.nd = plan.Dp / 16, plan.ne = plan.Ep / 16, plan.nf = plan.halves * plan.nd;
+    plan.Fr = round_up(plan.F, ROWS), plan.Er = round_up(plan.E + 1, ROWS);
+    plan.ldx = row_length(plan.Dp), plan.ldf = row_length(plan.D + plan.Dp + ROWS), plan.lde = row_length(plan.Ep + 1 + ROWS);
+    plan.size = call->dtype == F32 ? 4 : 2;
+    turns(plan.q_turn, call->q_len, chunk);
+    if (call->k_len == call->q_len) memcpy(plan.k_turn, plan.q_turn, sizeof plan.k_turn);
+    else turns(plan.k_turn, call->k_len, chunk);
     for (long r = 0; call->causal && r < chunk; r++)
-        p.apart[PADDED_ROWS + r] = p.apart[PADDED_ROWS - r] = (float)p.k_turn[0][r];
-    return p;
+        plan.apart[PADDED_ROWS + r] = plan.apart[PADDED_ROWS - r] = (float)plan.k_turn[0][r];
+    return plan;
 }
 
 /* Cosines by distance inside a causal chunk, where queries and keys have the same positions. */
-INLINE const float *near_of(const plan_t *p) { return p->halves == 2 ? p->apart + PADDED_ROWS : NULL; }
+INLINE const float *near_of(const plan_t *plan) { return plan->halves == 2 ? plan->apart + PADDED_ROWS : NULL; }
 
 /* Products inside a causal chunk grow with its length, the traffic of the state with its inverse. */
 static long chunk_for(const call_t *call) {
@@ -75,27 +75,27 @@ typedef struct {
     long stride; /* bytes from row to row */
 } rows_t;
 
-INLINE rows_t rows_of(const plan_t *p, const char *data, const int64_t strides[3], long b, long h, long row) {
+INLINE rows_t rows_of(const plan_t *plan, const char *data, const int64_t strides[3], long b, long h, long row) {
     /* as integers: rows to be fetched ahead may lie outside, and are then not read */
-    uintptr_t offset = (uintptr_t)(b * strides[0] + h * strides[1] + row * strides[2]) * p->size;
-    return (rows_t){(char *)((uintptr_t)data + offset), strides[2] * (long)p->size};
+    uintptr_t offset = (uintptr_t)(b * strides[0] + h * strides[1] + row * strides[2]) * plan->size;
+    return (rows_t){(char *)((uintptr_t)data + offset), strides[2] * (long)plan->size};
 }
 
 /* Rows of a tensor we made: contiguous [B, heads, n, width]. */
-INLINE rows_t own_rows(const plan_t *p, char *data, long head, long n, long width, long row) {
-    return (rows_t){data + (head * n + row) * width * (long)p->size, width * (long)p->size};
+INLINE rows_t own_rows(const plan_t *plan, char *data, long head, long n, long width, long row) {
+    return (rows_t){data + (head * n + row) * width * (long)plan->size, width * (long)plan->size};
 }
 
 /* Results straight into a tensor, from panel e0 on; whole panels only. */
-INLINE target_t target_of(const plan_t *p, rows_t to, long e0) {
-    long size = (long)p->size;
-    return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = p->call->dtype == BF16};
+INLINE target_t target_of(const plan_t *plan, rows_t to, long e0) {
+    long size = (long)plan->size;
+    return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = plan->call->dtype == BF16};
 }
 
 /* Up to `rows` rows of two tensors, to be fetched ahead; of the second none where it has no data. */
-INLINE ahead_t ahead_of(const plan_t *p, rows_t x, rows_t value, long rows) {
-    return (ahead_t){.of = {{x.data, x.stride, rows, p->D * (long)p->size},
-                            {value.data, value.stride, value.data ? rows : 0, p->E * (long)p->size}}};
+INLINE ahead_t ahead_of(const plan_t *plan, rows_t x, rows_t value, long rows) {
+    return (ahead_t){.of = {{x.data, x.stride, rows, plan->D * (long)plan->size},
+                            {value.data, value.stride, value.data ? rows : 0, plan->E * (long)plan->size}}};
 }
 
 /* One row as floats, zeros up to the next multiple of 16. */
@@ -131,9 +131,9 @@ INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
 }
 
 /* Channels `from` to `until` of n rows, from floats that lie `ld` apart and start with channel `from`. */
-INLINE void store_rows(const plan_t *p, rows_t to, const float *rows, long ld, long from, long until, long n) {
+INLINE void store_rows(const plan_t *plan, rows_t to, const float *rows, long ld, long from, long until, long n) {
     for (long r = 0; r < n; r++)
-        store_row(to.data + r * to.stride + from * (long)p->size, rows + r * ld, until - from, p->call->dtype);
+        store_row(to.data + r * to.stride + from * (long)plan->size, rows + r * ld, until - from, plan->call->dtype);
 }
 
 /* One vector of a row as floats. */
@@ -143,11 +143,11 @@ INLINE vec load_some(const char *from, long i, int64_t dtype) {
 
 /* Rows of q or k: ReLU and key mask (NULL: all kept), as rows x and as features phi = [x cos ; x sin], the sine half where
  * the cosine half ends (phi NULL: not wanted). NaN stays NaN: it is not below zero. */
-INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n, long D,
+INLINE void features_of(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n, long D,
                         int64_t dtype, int relu, int turned) {
     long Dp = round_up(D, 16);
     int fused = D % WIDTH == 0; /* else the last vector of the cosine half reaches into the sine half */
-    for (long r = 0; r < n; r++, x += p->ldx, phi = phi ? phi + p->ldf : NULL) {
+    for (long r = 0; r < n; r++, x += plan->ldx, phi = phi ? phi + plan->ldf : NULL) {
         const char *row = from.data + r * from.stride;
         int64_t kind = dtype;
         if (!fused || (mask && !mask[r])) { /* by way of x */
@@ -173,38 +173,38 @@ INLINE void features_of(const plan_t *p, float *x, float *phi, rows_t from, cons
     }
 }
 
-static void load_features(const plan_t *p, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
-    int64_t dtype = p->call->dtype;
-    int relu = p->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask;
+static void load_features(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
+    int64_t dtype = plan->call->dtype;
+    int relu = plan->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask;
     /* the usual cases, with all that is known of them */
-    if (usual && dtype == F32 && p->D == 64) features_of(p, x, phi, from, NULL, at, n, 64, F32, 1, 1);
-    else if (usual && dtype == F32 && p->D == 32) features_of(p, x, phi, from, NULL, at, n, 32, F32, 1, 1);
-    else if (usual && dtype == BF16 && p->D == 64) features_of(p, x, phi, from, NULL, at, n, 64, BF16, 1, 1);
-    else if (dtype == F32) features_of(p, x, phi, from, mask, at, n, p->D, F32, relu, turned);
-    else features_of(p, x, phi, from, mask, at, n, p->D, BF16, relu, turned);
+    if (usual && dtype == F32 && plan->D == 64) features_of(plan, x, phi, from, NULL, at, n, 64, F32, 1, 1);
+    else if (usual && dtype == F32 && plan->D == 32) features_of(plan, x, phi, from, NULL, at, n, 32, F32, 1, 1);
+    else if (usual && dtype == BF16 && plan->D == 64) features_of(plan, x, phi, from, NULL, at, n, 64, BF16, 1, 1);
+    else if (dtype == F32) features_of(plan, x, phi, from, mask, at, n, plan->D, F32, relu, turned);
+    else features_of(plan, x, phi, from, mask, at, n, plan->D, BF16, relu, turned);
 }
 
 /* Rows of v as panels e0 to e1; masked rows are zero. */
-INLINE void panels_of(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n, long E,
+INLINE void panels_of(const plan_t *plan, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n, long E,
                       int64_t dtype) {
     for (long r = 0; r < n; r++) {
         const char *row = from.data + r * from.stride;
 #pragma GCC unroll 4
         for (long e = e0; e < e1; e++) {
-            float *panel = to + ((e - e0) * p->chunk + r) * 16;
+            float *panel = to + ((e - e0) * plan->chunk + r) * 16;
             if (mask && !mask[r]) memset(panel, 0, 64);
-            else if (e * 16 + 16 > E) load_row(panel, row + e * 16 * (long)p->size, E - e * 16, dtype);
+            else if (e * 16 + 16 > E) load_row(panel, row + e * 16 * (long)plan->size, E - e * 16, dtype);
             else
                 for (int l = 0; l < 16; l += WIDTH) store(panel + l, load_some(row, e * 16 + l, dtype));
         }
     }
 }
 
-static void load_panels(const plan_t *p, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n) {
-    int usual = p->E == 64 && e1 - e0 == 4 && !mask;
-    if (p->call->dtype == F32) panels_of(p, to, from, mask, e0, e1, n, p->E, F32);
-    else if (usual) panels_of(p, to, from, NULL, 0, 4, n, 64, BF16);
-    else panels_of(p, to, from, mask, e0, e1, n, p->E, BF16);
+static void load_panels(const plan_t *plan, float *to, rows_t from, const uint8_t *mask, long e0, long e1, long n) {
+    int usual = plan->E == 64 && e1 - e0 == 4 && !mask;
+    if (plan->call->dtype == F32) panels_of(plan, to, from, mask, e0, e1, n, plan->E, F32);
+    else if (usual) panels_of(plan, to, from, NULL, 0, 4, n, 64, BF16);
+    else panels_of(plan, to, from, mask, e0, e1, n, plan->E, BF16);
 }
 
 /* Forms of rows of v or of a gradient: as they are, times the cosine and the sine of each (NULL: not wanted), and as panels
@@ -214,12 +214,13 @@ typedef struct {
 } values_t;
 
 /* Rows times scale[r] where given, in these forms; masked rows are zero. */
-INLINE void values_of(const plan_t *p, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at, long n,
+INLINE void values_of(const plan_t *plan, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at,
+    long n,
                       long E, int64_t dtype) {
     long Ep = round_up(E, 16);
     for (long r = 0; r < n; r++) {
         const char *row = from.data + r * from.stride;
-        float *rows = to.rows + r * p->lde;
+        float *rows = to.rows + r * plan->lde;
         int64_t kind = dtype;
         if (E % WIDTH || (mask && !mask[r])) { /* by way of the rows */
             if (mask && !mask[r]) memset(rows, 0, 4 * (size_t)Ep);
@@ -232,34 +233,35 @@ INLINE void values_of(const plan_t *p, values_t to, rows_t from, const uint8_t *
             vec x = load_some(row, i, kind);
             if (scale) x *= factor;
             store(rows + i, x);
-            if (to.cos) store(to.cos + r * p->lde + i, x * c), store(to.sin + r * p->lde + i, x * s);
-            if (to.panels) store(to.panels + i / 16 * p->chunk * 16 + r * 16 + i % 16, x);
+            if (to.cos) store(to.cos + r * plan->lde + i, x * c), store(to.sin + r * plan->lde + i, x * s);
+            if (to.panels) store(to.panels + i / 16 * plan->chunk * 16 + r * 16 + i % 16, x);
         }
         for (long i = round_up(E, WIDTH); i < Ep; i += WIDTH) { /* the rest of the last panel */
             store(rows + i, (vec){});
-            if (to.cos) store(to.cos + r * p->lde + i, (vec){}), store(to.sin + r * p->lde + i, (vec){});
-            if (to.panels) store(to.panels + i / 16 * p->chunk * 16 + r * 16 + i % 16, (vec){});
+            if (to.cos) store(to.cos + r * plan->lde + i, (vec){}), store(to.sin + r * plan->lde + i, (vec){});
+            if (to.panels) store(to.panels + i / 16 * plan->chunk * 16 + r * 16 + i % 16, (vec){});
         }
     }
 }
 
-static void load_values(const plan_t *p, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at, long n) {
-    int64_t dtype = p->call->dtype;
+static void load_values(const plan_t *plan, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at,
+    long n) {
+    int64_t dtype = plan->call->dtype;
     if (!at.cos) to.cos = to.sin = NULL;
     /* the usual cases, with all that is known of them */
-    if (!mask && dtype == F32 && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, F32);
-    else if (!mask && dtype == F32 && p->E == 32) values_of(p, to, from, NULL, scale, at, n, 32, F32);
-    else if (!mask && dtype == BF16 && p->E == 64) values_of(p, to, from, NULL, scale, at, n, 64, BF16);
-    else if (dtype == F32) values_of(p, to, from, mask, scale, at, n, p->E, F32);
-    else values_of(p, to, from, mask, scale, at, n, p->E, BF16);
+    if (!mask && dtype == F32 && plan->E == 64) values_of(plan, to, from, NULL, scale, at, n, 64, F32);
+    else if (!mask && dtype == F32 && plan->E == 32) values_of(plan, to, from, NULL, scale, at, n, 32, F32);
+    else if (!mask && dtype == BF16 && plan->E == 64) values_of(plan, to, from, NULL, scale, at, n, 64, BF16);
+    else if (dtype == F32) values_of(plan, to, from, mask, scale, at, n, plan->E, F32);
+    else values_of(plan, to, from, mask, scale, at, n, plan->E, BF16);
 }
 
 /* One more column, behind the values. */
-INLINE void add_column(const plan_t *p, values_t to, const float *column, angles_t at, long n) {
+INLINE void add_column(const plan_t *plan, values_t to, const float *column, angles_t at, long n) {
     for (long r = 0; r < n; r++) {
         float x = column ? column[r] : 1;
-        to.rows[r * p->lde + p->E] = x;
-        if (to.cos && at.cos) to.cos[r * p->lde + p->E] = x * at.cos[r], to.sin[r * p->lde + p->E] = x * at.sin[r];
+        to.rows[r * plan->lde + plan->E] = x;
+        if (to.cos && at.cos) to.cos[r * plan->lde + plan->E] = x * at.cos[r], to.sin[r * plan->lde + plan->E] = x * at.sin[r];
     }
 }
 
@@ -320,19 +322,19 @@ INLINE float divisor_slope(const call_t *call, float den) {
 }
 
 /* State tensor [F, E] to and from panels [ne][Fr][16]; panels e0 to e1 only. No tensor means zeros. */
-static void load_state(const plan_t *p, float *to, const float *from, long e0, long e1) {
+static void load_state(const plan_t *plan, float *to, const float *from, long e0, long e1) {
     for (long e = e0; e < e1; e++)
-        for (long f = 0; f < p->Fr; f++) {
-            float *row = to + ((e - e0) * p->Fr + f) * 16;
+        for (long f = 0; f < plan->Fr; f++) {
+            float *row = to + ((e - e0) * plan->Fr + f) * 16;
             memset(row, 0, 64);
-            if (from && f < p->F) memcpy(row, from + f * p->E + e * 16, 4 * (size_t)least(16, p->E - e * 16));
+            if (from && f < plan->F) memcpy(row, from + f * plan->E + e * 16, 4 * (size_t)least(16, plan->E - e * 16));
         }
 }
 
-static void store_state(const plan_t *p, float *to, const float *from, long e0, long e1) {
+static void store_state(const plan_t *plan, float *to, const float *from, long e0, long e1) {
     for (long e = e0; e < e1; e++)
-        for (long f = 0; f < p->F; f++)
-            memcpy(to + f * p->E + e * 16, from + ((e - e0) * p->Fr + f) * 16, 4 * (size_t)least(16, p->E - e * 16));
+        for (long f = 0; f < plan->F; f++)
+            memcpy(to + f * plan->E + e * 16, from + ((e - e0) * plan->Fr + f) * 16, 4 * (size_t)least(16, plan->E - e * 16));
 }
 
 /* Memory of one thread, cut from one block. Without a block the cuts are NULL and only counted: `used` is what a block needs. */

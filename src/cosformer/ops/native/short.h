@@ -23,34 +23,34 @@ static void square(float *to, long ld, long rows, long columns, const float *a, 
 }
 
 static void short_task(const void *context, int64_t task, char *scratch) {
-    const plan_t *p = context;
-    const call_t *call = p->call;
+    const plan_t *plan = context;
+    const call_t *call = plan->call;
     long n = call->N, s = call->S, h = task % call->H;
-    head_t at = {.b = task / call->H, .hk = h / p->groups, .n = n, .s = s};
+    head_t at = {.b = task / call->H, .hk = h / plan->groups, .n = n, .s = s};
     arena_t arena = {.block = scratch};
-    keys_t k = cut_keys(p, &arena);
-    queries_t q = cut_queries(p, &arena);
+    keys_t k = cut_keys(plan, &arena);
+    queries_t q = cut_queries(plan, &arena);
     const uint8_t *mask = call->mask ? call->mask + at.b * s : NULL;
-    k.at = angles(k.cosines, p->k_turn, call->k_first, call->k_len, s);
-    q.at = angles(q.cosines, p->q_turn, call->q_first, call->q_len, n);
-    load_features(p, k.x, NULL, rows_of(p, call->k, call->ks, at.b, at.hk, 0), mask, k.at, s);
-    load_features(p, q.x, NULL, rows_of(p, call->q, call->qs, at.b, h, 0), NULL, q.at, n);
-    load_panels(p, k.vp, rows_of(p, call->v, call->vs, at.b, at.hk, 0), mask, 0, p->ne, s);
-    transpose(k.xt, p->Dp * 16, k.x, p->ldx, s, p->D);
-    if (call->causal) triangle(q.weights, p->chunk, n, 0, q.x, p->ldx, k.xt, p->Dp * 16, p->D, near_of(p));
-    else square(q.weights, p->chunk, n, s, q.x, p->ldx, k.xt, p->Dp * 16, p->D, q.at, k.at);
+    k.at = angles(k.cosines, plan->k_turn, call->k_first, call->k_len, s);
+    q.at = angles(q.cosines, plan->q_turn, call->q_first, call->q_len, n);
+    load_features(plan, k.x, NULL, rows_of(plan, call->k, call->ks, at.b, at.hk, 0), mask, k.at, s);
+    load_features(plan, q.x, NULL, rows_of(plan, call->q, call->qs, at.b, h, 0), NULL, q.at, n);
+    load_panels(plan, k.vp, rows_of(plan, call->v, call->vs, at.b, at.hk, 0), mask, 0, plan->ne, s);
+    transpose(k.xt, plan->Dp * 16, k.x, plan->ldx, s, plan->D);
+    if (call->causal) triangle(q.weights, plan->chunk, n, 0, q.x, plan->ldx, k.xt, plan->Dp * 16, plan->D, near_of(plan));
+    else square(q.weights, plan->chunk, n, s, q.x, plan->ldx, k.xt, plan->Dp * 16, plan->D, q.at, k.at);
     for (long r = 0; r < n; r++) {
         vec row = {};
-        for (long c = 0; c < (call->causal ? r + 1 : s); c += WIDTH) row += load(q.weights + r * p->chunk + c);
+        for (long c = 0; c < (call->causal ? r + 1 : s); c += WIDTH) row += load(q.weights + r * plan->chunk + c);
         q.inverse[r] = 1 / divisor(call, sum(row));
     }
-    rows_t out = own_rows(p, call->out, at.b * call->H + h, n, p->E, 0);
-    term_t term = {q.weights, p->chunk, k.vp, p->chunk * 16, 16, s, call->causal ? LOWER : FULL};
-    int direct = p->E % 16 == 0;
-    target_t to = direct ? target_of(p, out, 0) : (target_t){.data = (char *)q.out, .ld = p->lde};
+    rows_t out = own_rows(plan, call->out, at.b * call->H + h, n, plan->E, 0);
+    term_t term = {q.weights, plan->chunk, k.vp, plan->chunk * 16, 16, s, call->causal ? LOWER : FULL};
+    int direct = plan->E % 16 == 0;
+    target_t to = direct ? target_of(plan, out, 0) : (target_t){.data = (char *)q.out, .ld = plan->lde};
     to.scale = q.inverse;
-    combine(to, n, p->ne, &term, 1, (ahead_t){0});
-    if (!direct) store_rows(p, out, q.out, p->lde, 0, p->E, n);
+    combine(to, n, plan->ne, &term, 1, (ahead_t){0});
+    if (!direct) store_rows(plan, out, q.out, plan->lde, 0, plan->E, n);
 }
 
 static int dense(const call_t *call) {

@@ -8,19 +8,19 @@ enum {
 };
 
 #if defined(__clang__)
-#define STREAM(p, x) __builtin_nontemporal_store(x, (vec *)(p))
+#define STREAM(to, x) __builtin_nontemporal_store(x, (vec *)(to))
 #elif defined(__x86_64__) && WIDTH == 16
-#define STREAM(p, x) __builtin_ia32_movntps512(p, x)
+#define STREAM(to, x) __builtin_ia32_movntps512(to, x)
 #elif defined(__x86_64__) && WIDTH == 8
-#define STREAM(p, x) __builtin_ia32_movntps256(p, x)
+#define STREAM(to, x) __builtin_ia32_movntps256(to, x)
 #elif defined(__x86_64__)
-#define STREAM(p, x) __builtin_ia32_movntps(p, x)
+#define STREAM(to, x) __builtin_ia32_movntps(to, x)
 #else
-#define STREAM(p, x) store(p, x)
+#define STREAM(to, x) store(to, x)
 #endif
 
 typedef struct {
-    const plan_t *p;
+    const plan_t *plan;
     angles_t q, k;
     int stream;
 } step_t;
@@ -53,57 +53,58 @@ INLINE void read_columns(long features, long row, const float *state, const floa
     for (int l = 0; l < vectors; l++) store(out + l * WIDTH, sums[l]);
 }
 
-INLINE void step_columns(const plan_t *p, const float *from, float *to, const float *fk, const float *v, const float *fq,
+INLINE void step_columns(const plan_t *plan, const float *from, float *to, const float *fk, const float *v, const float *fq,
                          float *out, int vectors, int stream) {
-    update_columns(p->F, p->E, from, to, fk, v, fq, out, vectors, stream);
-    for (long g = 1; g < p->groups; g++) read_columns(p->F, p->E, to, fq + g * p->ldf, out + g * p->Ep, vectors);
+    update_columns(plan->F, plan->E, from, to, fk, v, fq, out, vectors, stream);
+    for (long g = 1; g < plan->groups; g++) read_columns(plan->F, plan->E, to, fq + g * plan->ldf, out + g * plan->Ep, vectors);
 }
 
 static void step_task(const void *context, int64_t head, char *scratch) {
     const step_t *step = context;
-    const plan_t *p = step->p;
-    const call_t *call = p->call;
-    long b = head / call->Hk, hk = head % call->Hk, features = p->F, e = 0;
+    const plan_t *plan = step->plan;
+    const call_t *call = plan->call;
+    long b = head / call->Hk, hk = head % call->Hk, features = plan->F, e = 0;
     arena_t arena = {.block = scratch};
-    float *x = cut(&arena, p->ldx), *fk = cut(&arena, p->ldf), *fq = cut(&arena, p->groups * p->ldf);
-    float *v = cut(&arena, p->Ep), *out = cut(&arena, p->groups * p->Ep);
+    float *x = cut(&arena, plan->ldx), *fk = cut(&arena, plan->ldf), *fq = cut(&arena, plan->groups * plan->ldf);
+    float *v = cut(&arena, plan->Ep), *out = cut(&arena, plan->groups * plan->Ep);
     const uint8_t *mask = call->mask ? call->mask + b : NULL;
-    load_features(p, x, fk, rows_of(p, call->k, call->ks, b, hk, 0), mask, step->k, 1);
-    for (long g = 0; g < p->groups; g++)
-        load_features(p, x, fq + g * p->ldf, rows_of(p, call->q, call->qs, b, hk * p->groups + g, 0), NULL, step->q, 1);
-    load_row(v, rows_of(p, call->v, call->vs, b, hk, 0).data, p->E, call->dtype);
-    if (mask && !mask[0]) memset(v, 0, 4 * (size_t)p->Ep);
+    load_features(plan, x, fk, rows_of(plan, call->k, call->ks, b, hk, 0), mask, step->k, 1);
+    for (long g = 0; g < plan->groups; g++)
+        load_features(plan, x, fq + g * plan->ldf, rows_of(plan, call->q, call->qs, b, hk * plan->groups + g, 0), NULL,
+            step->q, 1);
+    load_row(v, rows_of(plan, call->v, call->vs, b, hk, 0).data, plan->E, call->dtype);
+    if (mask && !mask[0]) memset(v, 0, 4 * (size_t)plan->Ep);
 
-    float *to = call->kv_next + head * features * p->E;
-    const float *from = call->kv ? call->kv + head * features * p->E : to;
-    if (!call->kv) memset(to, 0, 4 * (size_t)(features * p->E));
-    for (; e + STEP_COLUMNS <= p->E; e += STEP_COLUMNS)
-        if (step->stream) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 1);
-        else step_columns(p, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 0);
-    for (; e + WIDTH <= p->E; e += WIDTH) step_columns(p, from + e, to + e, fk, v + e, fq, out + e, 1, 0);
-    for (; e < p->E; e++)
-        for (long g = 0; g < p->groups; g++) {
+    float *to = call->kv_next + head * features * plan->E;
+    const float *from = call->kv ? call->kv + head * features * plan->E : to;
+    if (!call->kv) memset(to, 0, 4 * (size_t)(features * plan->E));
+    for (; e + STEP_COLUMNS <= plan->E; e += STEP_COLUMNS)
+        if (step->stream) step_columns(plan, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 1);
+        else step_columns(plan, from + e, to + e, fk, v + e, fq, out + e, STEP_COLUMNS / WIDTH, 0);
+    for (; e + WIDTH <= plan->E; e += WIDTH) step_columns(plan, from + e, to + e, fk, v + e, fq, out + e, 1, 0);
+    for (; e < plan->E; e++)
+        for (long g = 0; g < plan->groups; g++) {
             float total = 0;
             for (long f = 0; f < features; f++) {
-                long i = f * p->E + e;
+                long i = f * plan->E + e;
                 if (!g) to[i] = from[i] + fk[f] * v[e];
-                total += fq[g * p->ldf + f] * to[i];
+                total += fq[g * plan->ldf + f] * to[i];
             }
-            out[g * p->Ep + e] = total;
+            out[g * plan->Ep + e] = total;
         }
 
     const float *z = call->z ? call->z + head * features : NULL;
     float *z_next = call->z_next + head * features;
     for (long f = 0; f < features; f++) z_next[f] = (z ? z[f] : 0) + fk[f];
-    for (long g = 0; g < p->groups; g++) {
-        float *row = out + g * p->Ep, *phi = fq + g * p->ldf, den = 0;
+    for (long g = 0; g < plan->groups; g++) {
+        float *row = out + g * plan->Ep, *phi = fq + g * plan->ldf, den = 0;
         vec part = {};
         long f = 0;
         for (; f + WIDTH <= features; f += WIDTH) part += load(phi + f) * load(z_next + f);
         for (; f < features; f++) den += phi[f] * z_next[f];
         float inverse = 1 / divisor(call, den + sum(part));
-        for (long i = 0; i < p->Ep; i += WIDTH) store(row + i, load(row + i) * inverse);
-        store_row(own_rows(p, call->out, head * p->groups + g, 1, p->E, 0).data, row, p->E, call->dtype);
+        for (long i = 0; i < plan->Ep; i += WIDTH) store(row + i, load(row + i) * inverse);
+        store_row(own_rows(plan, call->out, head * plan->groups + g, 1, plan->E, 0).data, row, plan->E, call->dtype);
     }
 #if defined(__x86_64__)
     if (step->stream) __builtin_ia32_sfence(); /* before another thread may look */
@@ -113,7 +114,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
 static int step(const call_t *call) {
     plan_t plan = make_plan(call, 1);
     float cosines[2 * ANGLES];
-    step_t step = {.p = &plan,
+    step_t step = {.plan = &plan,
                    .q = angles(cosines, plan.q_turn, call->q_first, call->q_len, 1),
                    .k = angles(cosines + ANGLES, plan.k_turn, call->k_first, call->k_len, 1)};
     long heads = call->B * call->Hk, bytes = heads * plan.F * plan.E * 4;

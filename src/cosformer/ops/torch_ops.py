@@ -1,0 +1,209 @@
+"""The linear kernels inside torch: registered operators for compilers and vmap, autograd, and when neither is needed.
+
+``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of an :class:`AttentionSpec` behind the
+tensors. ``start`` is a scalar tensor, the tokens that the state has seen where only a compiled graph knows them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from cosformer.ops.backends import kernel
+from cosformer.ops.checks import check_bounds, check_room
+from cosformer.ops.dense import dense_forward, dense_state, hide
+from cosformer.ops.spec import SCHEMA, AttentionSpec, accumulator, new_output
+
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? kv, Tensor? z, Tensor? key_mask, Tensor? cu_seqlens"
+_RESULTS = "Tensor out, Tensor den, Tensor kv_next, Tensor z_next"
+_LIBRARY = torch.library.Library("cosformer", "DEF")
+_LIBRARY.define(f"linear_forward({_INPUTS}, Tensor? start, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
+_LIBRARY.define(
+    f"linear_backward(Tensor g_out, Tensor g_kv, Tensor g_z, {_INPUTS}, {_RESULTS}, Tensor? start, {SCHEMA})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+# `advance` moves a state's position inside a compiled graph, where Python cannot look at the value to refuse it
+_LIBRARY.define("advance(Tensor position, SymInt tokens, SymInt max_len) -> Tensor")
+
+
+def linear_kernel(tensors: tuple[Tensor | None, ...], start: Tensor | None, spec: AttentionSpec) -> tuple[Tensor, ...]:
+    """``(q, k, v, kv, z, key_mask, cu_seqlens)`` -> ``(out, den, kv, z)`` by the backend of ``spec``, differentiable."""
+    if can_bypass_dispatcher(*tensors):
+        return kernel(spec.backend).forward(*tensors, spec)
+    if (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*tensors):
+        return torch.ops.cosformer.linear_forward(*tensors, start, *spec)
+    return LinearKernel.apply(*tensors, start, spec)  # pyright: ignore[reportReturnType]
+
+
+def needs_gradients(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def can_bypass_dispatcher(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may be called directly: no gradient, compiler, tracer, transform or mode has to see the call."""
+    # the compiler first: it cannot trace the questions about the others
+    if torch.compiler.is_compiling() or needs_gradients(*tensors):
+        return False
+    if (
+        torch._C._is_tracing()
+        or _get_current_dispatch_mode() is not None
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    # meta tensors have shapes alone, which the registered operators know without a walk through the chunks
+    return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta) for x in tensors)
+
+
+class LinearKernel(torch.autograd.Function):
+    """``(q, k, v, kv, z, key_mask, cu_seqlens, start, spec) -> (out, den, kv, z)``.
+
+    Saves q, k, v, the incoming state, out and the row sums: O(N (D + E)). Forward mode is not defined and raises.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        *tensors, spec = args
+        return torch.ops.cosformer.linear_forward(*tensors, *spec)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.spec = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    def backward(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:  # pyright: ignore
+        *tensors, start, out, den, kv_next, z_next = ctx.saved_tensors
+        arguments = (g_out, g_kv, g_z, *tensors, out, den, kv_next, z_next, start)
+        if torch.compiler.is_compiling():  # a compiled graph has first derivatives only
+            dq, dk, dv, dkv, dz = torch.ops.cosformer.linear_backward(*arguments, *ctx.spec)
+        elif can_bypass_dispatcher(*arguments):
+            dq, dk, dv, dkv, dz = kernel(ctx.spec.backend).backward(*arguments[:-1], ctx.spec)
+        else:
+            dq, dk, dv, dkv, dz = LinearKernelBackward.apply(*arguments, ctx.spec)  # pyright: ignore
+        state = (dkv, dz) if tensors[3] is not None else (None, None)
+        return dq, dk, dv, *state, None, None, None, None
+
+
+class LinearKernelBackward(torch.autograd.Function):
+    """The backward pass as a function that can be differentiated once more, at O(N^2) memory."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        *tensors, spec = args
+        return torch.ops.cosformer.linear_backward(*tensors, *spec)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        # out, den and the next state are functions of the other inputs: the definition below accounts for them
+        *tensors, _out, _den, _kv_next, _z_next, start, ctx.spec = inputs
+        ctx.save_for_backward(*tensors, start)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        g_out, g_kv, g_z, q, k, v, kv, z, key_mask, cu_seqlens, start = ctx.saved_tensors
+        spec = _behind(start, ctx.spec)
+        state = () if kv is None else (kv, z)
+
+        def definition(q: Tensor, k: Tensor, v: Tensor, kv: Any = None, z: Any = None) -> tuple[Tensor, ...]:
+            acc = accumulator(q.dtype)
+            keys, values = hide(k.to(acc), key_mask), hide(v.to(acc), key_mask)
+            out = dense_forward(q.to(acc), keys, values, kv, z, cu_seqlens, spec)
+            kv, z = dense_state(keys, values, kv, z, spec)
+            # packed sequences leave no state behind
+            return out.to(v.dtype), kv * (cu_seqlens is None), z * (cu_seqlens is None)
+
+        def first_derivative(g_out: Tensor, g_kv: Tensor, g_z: Tensor, *arguments: Tensor) -> Any:
+            return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))
+
+        wanted = grads[: 3 + len(state)]
+        second = torch.func.vjp(first_derivative, g_out, g_kv, g_z, q, k, v, *state)[1](wanted)
+        return *second, *[None] * (16 - len(second))  # as many as forward has arguments
+
+
+def _behind(start: Tensor | None, spec: AttentionSpec) -> AttentionSpec:
+    """``spec`` behind the tokens that a compiled graph's state has seen."""
+    return spec if start is None else spec.moved(int(start))
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    kv, z, key_mask, cu_seqlens, start, *fields = rest
+    spec = _behind(start, AttentionSpec(*fields))
+    if cu_seqlens is not None:  # a compiled caller could not look at its values
+        check_bounds(cu_seqlens, q.shape[2], spec.k_len)
+    return kernel(spec.backend).forward(q, k, v, kv, z, key_mask, cu_seqlens, spec)
+
+
+def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *tensors, start = args[: -len(AttentionSpec._fields)]
+    spec = _behind(start, AttentionSpec(*args[-len(AttentionSpec._fields) :]))
+    return kernel(spec.backend).backward(*tensors, spec)
+
+
+def _advance(position: Tensor, tokens: int, max_len: int) -> Tensor:
+    check_room(int(position), tokens, max_len)
+    return position + tokens
+
+
+_LIBRARY.impl("linear_forward", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("linear_backward", _backward, "CompositeExplicitAutograd")
+_LIBRARY.impl("advance", _advance, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("cosformer::linear_forward", lib=_LIBRARY)
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    spec, acc = AttentionSpec(*rest[-len(AttentionSpec._fields) :]), accumulator(q.dtype)
+    angles = not isinstance(spec.k_len, int) or spec.k_len > 0
+    state = (*k.shape[:2], k.shape[-1] * (2 if angles else 1))
+    return (
+        q.new_empty(*q.shape[:3], v.shape[-1]) if spec.backend == "native" else new_output(q, v),
+        q.new_empty(q.shape[:3], dtype=acc),
+        q.new_empty(*state, v.shape[-1], dtype=acc),
+        q.new_empty(state, dtype=acc),
+    )
+
+
+@torch.library.register_fake("cosformer::linear_backward", lib=_LIBRARY)
+def _(g_out: Tensor, g_kv: Tensor, g_z: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(x) for x in (q, k, v, g_kv, g_z))
+
+
+@torch.library.register_fake("cosformer::advance", lib=_LIBRARY)
+def _(position: Tensor, tokens: int, max_len: int) -> Tensor:
+    return torch.empty_like(position)
+
+
+def _fold(x: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """A tensor with its vmapped dimension folded into the batch; unbatched ones repeat."""
+    if x is None:
+        return None
+    return (x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+
+def _vmap_rule(operator: Any) -> Any:
+    """Batched tensors as one larger batch; what has no batch of its own cannot be batched."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        *tensors, start = args[: -len(AttentionSpec._fields)]
+        if any(x is not None and x.dtype in (torch.int32, torch.int64) for x in tensors):
+            raise ValueError("cu_seqlens has no batch, so it cannot be vmapped; call once per batch item instead")
+        if start is not None and in_dims[len(tensors)] is not None:
+            raise ValueError(
+                "a state's position cannot be vmapped; all batch items must have seen the same number of tokens"
+            )
+        folded = [_fold(x, dim, info.batch_size) for x, dim in zip(tensors, in_dims, strict=False)]
+        results = operator(*folded, *args[len(tensors) :])
+        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in results), (0,) * len(results)
+
+    return rule
+
+
+for _name in ("linear_forward", "linear_backward"):
+    torch.library.register_vmap(f"cosformer::{_name}", _vmap_rule(getattr(torch.ops.cosformer, _name)), lib=_LIBRARY)
