@@ -9,6 +9,7 @@ from importlib import import_module
 from cosformer import processor
 from cosformer._version import __version__
 from cosformer.extras import MissingExtra
+from cosformer.suggest import unknown
 
 # name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -54,7 +55,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     named = next((word for word in argv if not word.startswith("-")), None)
+    if named is not None and named not in COMMANDS:
+        print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
+        return EXIT_USAGE
     args = build_parser(named).parse_args(argv)
+    _bound_spinning()
     if said := processor.prepare():
         print(said, file=sys.stderr)
     try:
@@ -74,6 +79,14 @@ def main(argv: list[str] | None = None) -> int:
         # whoever reads our output, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail when Python ends
         return EXIT_PIPE_CLOSED
+
+
+def _bound_spinning() -> None:
+    """OpenMP's threads wait for each other by spinning, for as long as it takes. On a machine where another program has one of
+    the cores, the awaited thread does not run and the others burn its time: training becomes ten times slower. A bounded
+    spin, then sleep, costs nothing on a quiet machine (docs/training.md). Before torch is loaded, and only for our own commands."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def _reader_is_there() -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cosformer.commands.train import finish
 from cosformer.experiment import load_experiment
+from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_model_path(str(args.run))
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import resume
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cosformer.suggest import unknown
+
 if TYPE_CHECKING:
     from cosformer.data.dataset import Dataset, Ragged, Split
 
@@ -33,7 +35,7 @@ DATASETS: dict[str, tuple[str, str, str]] = {
 def dataset_function(name: str) -> Callable[..., "Dataset"]:
     """The function that loads ``name``; an unknown name raises and lists the known ones."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+        raise unknown("data set", name, DATASETS)
     module, attribute, _ = DATASETS[name]
     return getattr(import_module(module), attribute)
 

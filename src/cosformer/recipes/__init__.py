@@ -1,10 +1,10 @@
 """Recipes: the paper's experiments, and small ones, as functions that return an :class:`Experiment`; one table."""
 
-import difflib
 from collections.abc import Callable
 
 from cosformer.experiment import Experiment
 from cosformer.recipes import evidence, finetune, lm, lra, mlm
+from cosformer.suggest import unknown
 
 RECIPES: dict[str, Callable[[], Experiment]] = {
     "lm-wikitext103": lm.lm_wikitext103,
@@ -54,7 +54,5 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
 def recipe(name: str) -> Experiment:
     """The experiment of recipe ``name``; an unknown name raises and suggests the nearest."""
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RECIPES)}"
-        raise ValueError(f"unknown recipe {name!r}; {hint}")
+        raise unknown("recipe", name, RECIPES)
     return RECIPES[name]()

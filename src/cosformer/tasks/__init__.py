@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cosformer.experiment import Experiment
+from cosformer.suggest import unknown
 
 if TYPE_CHECKING:
     from cosformer.tasks.base import Task
@@ -25,7 +26,7 @@ TASKS: dict[str, tuple[str, str, str]] = {
 def task_class(name: str) -> "type[Task]":
     """The class of the task ``name``; an unknown name raises and lists the known ones."""
     if name not in TASKS:
-        raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
+        raise unknown("task", name, TASKS)
     module, attribute, _ = TASKS[name]
     return getattr(import_module(module), attribute)
 

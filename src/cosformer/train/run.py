@@ -51,11 +51,10 @@ def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
     _set_threads(experiment)
     task = build_task(experiment)
     model = start_model(task, experiment)
-    folder = run / "checkpoints"
-    for cut in checkpoints.broken(folder):
-        print(f"{cut.name} was cut short and is left out", file=sys.stderr)
-    good = checkpoints.whole(folder)
-    return _train_and_score(experiment, task, model, run, good[-1] if good else None, quiet)
+    checkpoint, problems = checkpoints.newest(run / "checkpoints")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return _train_and_score(experiment, task, model, run, checkpoint, quiet)
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -76,12 +75,16 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     load_experiment(run)
     if which == "best":
         place = run / "best"
+        # runs of earlier versions have no manifest there
+        if (place / checkpoints.MANIFEST).exists() and (problem := checkpoints.damage(place)):
+            raise ValueError(f"{problem}; score the last weights instead (--weights last), or train the run again")
     elif which == "last":
-        good = checkpoints.whole(run / "checkpoints")
-        place = good[-1] if good else run / "checkpoints"
+        place, problems = checkpoints.newest(run / "checkpoints")
+        for problem in problems:
+            print(problem, file=sys.stderr)
     else:
         raise ValueError(f"which={which!r}; known: best, last")
-    if not (place / "config.json").is_file():
+    if place is None or not (place / "config.json").is_file():
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
     return getattr(hf, kind).from_pretrained(place).eval()
@@ -187,6 +190,7 @@ class _Record:
             "status": status,
             "reason": reason,
             "started": self.started,
+            **machine.process(),
             "steps_done": engine.state.global_step,
             "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
             "score_name": task.score,

@@ -180,8 +180,10 @@ class Queue:
 
 def launcher(processes: int) -> list[str]:
     """What stands between python and the arguments of ``cosformer``."""
-    distributed = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"] if processes > 1 else []
-    return [*distributed, "-m", "cosformer"]
+    if processes == 1:
+        return ["-m", "cosformer"]
+    # the -- keeps torchrun from reading --run as an option of its own
+    return ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "-m", "--", "cosformer"]
 
 
 def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
