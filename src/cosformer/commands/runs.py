@@ -160,7 +160,9 @@ def _diff(a: Path, b: Path) -> int:
         both.append(run)
     first, second = both
     found = differences(settings(first.experiment), settings(second.experiment))
-    rows = [(name, shown(ours), shown(theirs)) for name, (ours, theirs) in found.items() if name != "note"]
+    rows: list[tuple[str, ...]] = [
+        (name, shown(ours), shown(theirs)) for name, (ours, theirs) in found.items() if name != "note"
+    ]
     rows += [("status", status(first), status(second)), ("score", _score(first), _score(second))]
     for split in dict.fromkeys([*first.scores, *second.scores]):
         for name in dict.fromkeys([*first.scores.get(split, {}), *second.scores.get(split, {})]):
