@@ -15,27 +15,15 @@ BACKENDS = {
 }
 
 # linear backends: modules with `forward` and `backward`
-_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
+KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
 DENSE_UP_TO = {"native": 64, "chunked": 256}
 
 
-def kernel(name: str) -> ModuleType:
-    """The module with ``forward`` and ``backward`` of a linear backend."""
-    return _KERNELS[name]
-
-
-@torch.compiler.assume_constant_result
-def _native_missing() -> str:
-    return "" if native.available() else native.describe()
-
-
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    if name != "native":
-        return ""
-    return _native_missing() or native.why_not_these(*tensors)
+    return native.why_not(*tensors) if name == "native" else ""
 
 
 def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:

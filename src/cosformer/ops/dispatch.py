@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.autocast import autocast_enabled, without_autocast
-from cosformer.ops.backends import DENSE_UP_TO, why_not
-from cosformer.ops.checks import check_room
+from cosformer.ops.backends import DENSE_UP_TO
+from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, widen
 from cosformer.ops.factored import factored_attention
 from cosformer.ops.spec import AttentionSpec, accumulator
@@ -83,11 +82,11 @@ def pick_form(
     """A linear backend by its name, ``dense``, ``factored`` or ``step``, or ``native dense`` and ``native step``."""
     if backend == "auto":
         if return_state and spec.causal and q.shape[2] == k.shape[2] == 1:
-            direct = not why_not("native", q, k, v) and can_bypass_dispatcher(q, k, v, kv, z)
+            direct = not native.why_not(q, k, v) and can_bypass_dispatcher(q, k, v, kv, z)
             return "native step" if direct else "step"
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
         alone = not return_state and kv is None and cu_seqlens is None and can_bypass_dispatcher(q, k, v)
-        if alone and not why_not("native", q, k, v) and native.fits_dense(q, k, spec):
+        if alone and not native.why_not(q, k, v) and native.fits_dense(q, k, spec):
             return "native dense"
         backend = choose(q, k, v, cu_seqlens)
     if backend == "chunked" and torch.compiler.is_compiling() and not spec.causal and cu_seqlens is None:
@@ -98,7 +97,7 @@ def pick_form(
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """The backend that ``auto`` takes for these tensors."""
     # an exported program may run where the compiled kernels are not
-    compiled = not is_exporting() and not why_not("native", q, k, v)
+    compiled = not is_exporting() and not native.why_not(q, k, v)
     linear = "native" if compiled else "chunked"
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
