@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-instruction-sets test-arm fuzz coverage sanitize build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -40,6 +40,15 @@ test-all: lint types
 coverage: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --cov=cosformer --cov-report=term
 
+# transformers' own tester mixins against our models, from a checkout of its repository:
+# make test-hf TRANSFORMERS=<checkout>, of the version that is installed
+test-hf: install
+	@test -f "$(TRANSFORMERS)/tests/test_modeling_common.py" || { echo "test-hf: not run; give TRANSFORMERS=<checkout of the transformers repository>"; exit 2; }
+	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna
+	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:cacheprovider \
+		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py
+
+
 # the operator's tests with the other builds of the kernels that this processor runs
 test-instruction-sets: install
 	PYTHON=$(BIN)/python sh tests/ops/instruction_sets.sh -n 2 -m 'not slow'
@@ -47,6 +56,10 @@ test-instruction-sets: install
 # the kernels compiled for 64-bit ARM and run under qemu, where Debian's gcc-aarch64-linux-gnu and qemu-user are installed
 test-arm: install
 	PYTHONPATH=tests $(BIN)/python tests/arm/run.py
+
+# the oldest versions that pyproject.toml names, in an environment of their own: some gigabytes of downloads
+test-oldest:
+	PYTHON=$(PYTHON) sh tests/oldest.sh
 
 # random calls of the operator against an oracle written apart from it: make fuzz SEED=1 COUNT=20000
 SEED ?= 0
@@ -60,6 +73,10 @@ sanitize: install
 	CC=gcc PYTHON=$(BIN)/python sh tests/ops/sanitize.sh
 	if command -v clang > /dev/null; then CC=clang PYTHON=$(BIN)/python sh tests/ops/sanitize.sh; \
 	else echo "no clang here: its sanitizers were not run (apt-get install clang)"; fi
+
+# what the Triton kernels need of a GPU, by compiling them for each: about 15 minutes; no GPU is needed
+gpu-table: install
+	$(BIN)/python -m cosformer.ops.triton.resources --write docs/results/triton.json
 
 # the documentation, into site/index.html; fails on any warning
 docs: install

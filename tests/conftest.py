@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ SAID = processor.prepare()  # before torch is loaded, here and in the processes 
 import torch  # noqa: E402
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
     if SAID:
         terminalreporter.write_line(SAID)
 

@@ -142,3 +142,18 @@ def test_hooks_are_local() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text()
     assert set(re.findall(r"- repo: (\S+)", text)) == {"local"}
     assert {"ruff-check", "ruff-format", "pyright"} <= set(re.findall(r"- id: (\S+)", text))
+
+
+def test_the_oldest_versions_are_those_we_name() -> None:
+    """`make test-oldest` runs what pyproject.toml promises: every minimum, and none that is higher."""
+    extras = PROJECT["optional-dependencies"]
+    tools = [line for line in extras["test"] if line.startswith(("pytest>", "hypothesis>"))]
+    named = [*PROJECT["dependencies"], *extras["hf"], *extras["data"], *extras["train"], *tools]
+    wanted = dict(line.split(">=") for line in named if ">=" in line)
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pinned.keys() == wanted.keys()
+    for name, version in wanted.items():
+        assert (pinned[name] + ".").startswith(version + ".") and set(pinned[name].removeprefix(version)) <= set(
+            ".0"
+        ), name

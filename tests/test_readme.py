@@ -8,7 +8,7 @@ import pytest
 
 from cosformer import cli
 from cosformer.commands.train import parse as parse_training
-from cosformer.lab.bench import table
+from cosformer.lab.render.table import insert
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,10 +45,10 @@ def test_there_is_code_and_there_are_commands() -> None:
 def test_the_table_of_attentions_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "attentions", "--markdown"]) == 0
     printed = capsys.readouterr().out.strip()
-    assert table.insert(README, "attentions", printed) == README, "put the output of the command between the markers"
+    assert insert(README, "attentions", printed) == README, "put the output of the command between the markers"
 
 
-def test_verdicts_and_speed_are_those_of_the_committed_results(tmp_path: Path) -> None:
+def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
     lines = ROOT / "docs" / "results" / "runs.jsonl"
     if not lines.exists():
         assert "<!-- results:start -->\nNot run yet.\n<!-- results:end -->" in README

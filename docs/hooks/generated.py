@@ -1,18 +1,22 @@
 """Parts of pages that follow from code are made when the site is built, so they are never stale.
 
-`<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes.
+`<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes. `<!-- roofline -->` and
+`<!-- triton resources -->`: what the GPU kernels are predicted to take, and what they need.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from cosformer.cli import COMMANDS, build_parser
+from cosformer.lab.bench import roofline
+from cosformer.ops.triton import resources
 from cosformer.recipes import RECIPES, recipe
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs with the text of every page."""
-    for marker, make in (("<!-- commands -->", command_pages), ("<!-- recipes -->", recipe_table)):
+    for marker, make in MADE.items():
         if marker in markdown:
             markdown = markdown.replace(marker, make())
     return markdown
@@ -49,3 +53,11 @@ def block(parser: argparse.ArgumentParser) -> str:
     kind: Any = parser.formatter_class
     parser.formatter_class = lambda prog: kind(prog, width=100)
     return f"```text\n{parser.format_help().rstrip()}\n```"
+
+
+MADE = {
+    "<!-- commands -->": command_pages,
+    "<!-- recipes -->": recipe_table,
+    "<!-- roofline -->": roofline.markdown,
+    "<!-- triton resources -->": lambda: resources.markdown(Path("docs/results/triton.json")),
+}

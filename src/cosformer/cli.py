@@ -9,23 +9,27 @@ from importlib import import_module
 from cosformer import processor
 from cosformer._version import __version__
 from cosformer.extras import MissingExtra
+from cosformer.suggest import unknown
 
 # name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cosformer.commands.demo", "see it work: exactness, speed, two small models, their text, a report"),
     "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
     "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
-    "list": ("cosformer.commands.list", "what there is: attentions"),
+    "list": ("cosformer.commands.list", "the table of attentions"),
     "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
     "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
     "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
     "train": ("cosformer.commands.train", "train a recipe, any field of it changed by name"),
-    "resume": ("cosformer.commands.resume", "go on with a run that was stopped or killed"),
+    "resume": ("cosformer.commands.resume", "continue a run that was stopped or killed"),
     "eval": ("cosformer.commands.eval", "score a run's model"),
-    "runs": ("cosformer.commands.runs", "the runs of a folder, where they stand and what they reached"),
-    "report": ("cosformer.commands.report", "one page with everything that was run, to look at in a browser"),
-    "visualize": ("cosformer.commands.visualize", "where each layer and head of a model looks, on your own text"),
-    "reproduce": ("cosformer.commands.reproduce", "a table, figure or all claims of the paper, ours beside it"),
+    "runs": ("cosformer.commands.runs", "the runs of a folder: status, best score, time"),
+    "report": ("cosformer.commands.report", "one HTML page with all runs and measurements"),
+    "visualize": ("cosformer.commands.visualize", "attention maps of each layer and head of a model, on your own text"),
+    "reproduce": (
+        "cosformer.commands.reproduce",
+        "a table, a figure or all claims of the paper, with our numbers beside it",
+    ),
 }
 
 # 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;
@@ -51,7 +55,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     named = next((word for word in argv if not word.startswith("-")), None)
+    if named is not None and named not in COMMANDS:
+        print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
+        return EXIT_USAGE
     args = build_parser(named).parse_args(argv)
+    _bound_spinning()
     if said := processor.prepare():
         print(said, file=sys.stderr)
     try:
@@ -71,6 +79,14 @@ def main(argv: list[str] | None = None) -> int:
         # whoever reads our output, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail when Python ends
         return EXIT_PIPE_CLOSED
+
+
+def _bound_spinning() -> None:
+    """OpenMP's threads wait for each other by spinning, for as long as it takes. On a machine where another program has one of
+    the cores, the awaited thread does not run and the others burn its time: training becomes ten times slower. A bounded
+    spin, then sleep, costs nothing on a quiet machine (docs/training.md). Before torch is loaded, and only for our own commands."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def _reader_is_there() -> bool:

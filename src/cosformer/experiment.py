@@ -13,7 +13,9 @@ SCHEDULES = ("constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt")
 PRECISIONS = ("fp32", "bf16", "fp16")
 STRATEGIES = ("ddp", "fsdp")
 TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+# what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
+RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,14 @@ class DataConfig:
 
     length: tokens of one training row (blocks of a stream, or the longest document); None: the set's own.
     eval_rows: rows of a split that are scored at most (of a stream the first, of documents spread evenly); None: all.
+    full_test: score all of the test split at the end, whatever ``eval_rows`` says, and of a stream the loss by position too.
     """
 
     name: str
     options: dict[str, Option] = field(default_factory=dict)
     length: int | None = None
     eval_rows: int | None = None
+    full_test: bool = False
 
 
 @dataclass(frozen=True)

@@ -450,4 +450,5 @@ def test_file_class_key_and_traits_agree(name: str) -> None:
     assert module.startswith("cosformer.attention.")
     assert cls.traits.streaming == hasattr(cls, "extend")
     assert cls.traits.paper and cls.traits.time and cls.traits.memory
-    assert bool(cls.traits.deviations) == any(known == name for known, _ in DEVIATIONS), "table and traits differ"
+    breaks_a_rule = name in NO_PROMISE["padding"] or any(known == name for known, _ in DEVIATIONS)
+    assert bool(cls.traits.deviations) == breaks_a_rule, "table and traits differ"

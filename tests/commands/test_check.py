@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from cosformer import cli
+from cosformer import cli, processor
 from cosformer.commands import check
 from cosformer.lab.bench import exactness
 from cosformer.ops.backends import BACKENDS, available_backends
 from cosformer.ops.dispatch import choose
+from cosformer.ops.native.library import INSTRUCTION_SET, find
+
+
+@pytest.fixture
+def products_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's bfloat16 products are not tried: tests/test_processor.py does."""
+    monkeypatch.setattr(processor, "probe", lambda setting: True)
 
 
 def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +26,7 @@ def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is True
     assert report["versions"]["torch"] == torch.__version__
+    assert report["processor"]["bfloat16"]["works"] == (processor.find_setting() == "")
     assert set(report["backends"]) == set(BACKENDS)
     measured = {(f["backend"], f["dtype"]) for f in report["exactness"]}
     for dtype in (torch.float64, torch.float32):
@@ -29,7 +37,9 @@ def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in forms for word in words)
 
 
-def test_the_text_names_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_names_everything(
+    products_work: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     findings = [
         exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
         exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5),
@@ -41,10 +51,41 @@ def test_the_text_names_everything(capsys: pytest.CaptureFixture[str], monkeypat
     out = capsys.readouterr().out
     for word in ("python", "torch", "numpy", "Extras", "pip install 'cosformer[", "auto", *BACKENDS):
         assert word in out
+    assert processor.name() in out and "torch's bfloat16 products work" in out
+    library = find()[0]
+    if library is not None:
+        for word in (*library.instruction_sets, library.compiler, library.pool, INSTRUCTION_SET):
+            assert word in out
     assert "All 2 measurements" in out and "\x1b" not in out
 
 
-def test_a_form_that_is_not_exact_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cure", "advice"), [("AVX512_CORE_FP16", "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"), (None, "use float32")]
+)
+def test_products_that_fail_are_named_with_the_way_out(
+    cure: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "probe", lambda setting: setting is not None and setting == cure)
+    found = check.about_processor()
+    assert not found["bfloat16"]["works"] and advice in found["bfloat16"]["advice"]
+    assert any("DO NOT WORK" in line and advice in line for line in check._processor_lines(found))
+
+
+def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(INSTRUCTION_SET, "sse9")
+    find.cache_clear()
+    try:
+        assert cli.main(["check"]) == cli.EXIT_USAGE
+    finally:
+        find.cache_clear()
+    assert "COSFORMER_INSTRUCTION_SET=sse9" in capsys.readouterr().err
+
+
+def test_a_form_that_is_not_exact_fails(
+    products_work: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     findings = [
         exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
         exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12),

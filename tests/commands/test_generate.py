@@ -1,8 +1,7 @@
-"""``cosformer generate`` and ``cosformer bench generate``."""
+"""``cosformer generate``."""
 
 import argparse
 import io
-import json
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from cosformer.commands import generate as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
-from cosformer.lab.bench import generate as bench
-from cosformer.lab.bench.results import Row, document
 
 WORDS = ["[PAD]", "[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat"]
 SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -50,22 +47,22 @@ def tokenizer(path) -> None:
 
 def test_it_writes_the_prompt_and_what_follows(saved, capsys, monkeypatch):
     model, where = saved
-    assert command.run(parse(command, where, "--prompt", "the cat sat", "--max-new-tokens", "8")) == 0
+    assert command.run(parse(command, where, "--prompt", "the cat sat", "--greedy", "--max-new-tokens", "8")) == 0
     text = capsys.readouterr().out
     ids = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0]
     special = {"[PAD]", "[UNK]", "</s>"}
     assert text.split() == [WORDS[i] for i in ids if WORDS[i] not in special]
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat sat"))
-    command.run(parse(command, where, "--prompt", "-", "--max-new-tokens", "8"))
+    command.run(parse(command, where, "--prompt", "-", "--greedy", "--max-new-tokens", "8"))
     assert capsys.readouterr().out == text
 
 
 def test_sampling_is_seeded(saved, capsys):
     _, where = saved
-    words = [where, "--prompt", "a mat", "--sample", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
+    words = [where, "--prompt", "a mat", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
     texts = []
     for seed in ("3", "3", "4"):
-        command.run(parse(command, *words[:5], seed, *words[6:]))
+        command.run(parse(command, *words[:4], seed, *words[5:]))
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
 
@@ -81,58 +78,20 @@ def test_a_converted_stock_decoder_runs_too(tmp_path, capsys):
 
 def test_mistakes(saved, tmp_path):
     _, where = saved
-    with pytest.raises(ValueError, match="add --sample"):
-        command.run(parse(command, where, "--prompt", "a", "--top-k", "3"))
+    with pytest.raises(ValueError, match="leave out --greedy"):
+        command.run(parse(command, where, "--prompt", "a", "--top-k", "3", "--greedy"))
     with pytest.raises(ValueError, match="max_len=32"):
         command.run(parse(command, where, "--prompt", "a", "--max-new-tokens", "32"))
     with pytest.raises(ValueError, match="no token"):
         command.run(parse(command, where, "--prompt", ""))
-    with pytest.raises(FileNotFoundError, match="no causal model in"):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         command.run(parse(command, str(tmp_path / "nowhere"), "--prompt", "a"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no causal model in"):
+        command.run(parse(command, str(tmp_path / "empty"), "--prompt", "a"))
     CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="no tokenizer in"):
         command.run(parse(command, str(tmp_path / "bare"), "--prompt", "a"))
-
-
-def test_bench_measures_states(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "SIZES", bench.SMALL)
-    words = ["--lengths", "16,64", "--tokens", "0", "--repeats", "2", "--json", "-", "--threads", "1"]
-    assert bench.run(parse(bench, *words)) == 0
-    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert set(rows) == {"step/16/time", "step/64/time", "step/16/memory", "step/64/memory", "step/flat"}
-    assert rows["step/64/memory"]["by_length"]["softmax"] > 3.9 * rows["step/16/memory"]["by_length"]["softmax"]
-    assert rows["step/64/memory"]["by_length"]["cosformer"] == rows["step/16/memory"]["by_length"]["cosformer"]
-
-
-def test_bench_writes_what_it_measured_into_a_page(tmp_path):
-    machine: dict[str, str] = dict.fromkeys(
-        ("cpu", "instructions", "cores", "threads", "system", "python", "torch"), "x"
-    )
-    about = {"command": "cosformer bench generate", "date": "2000-01-01", "commit": None}
-    times = {"cosformer": 4.0, "softmax": 8.0}
-    slow = Row("step/64/time", "one token", "x", "higher", 2.0, 1.5, 2.5, goal=3.0, milliseconds=times)
-    small = Row("step/64/memory", "state", "x", "higher", 4.0, 4.0, 4.0, by_length={"cosformer": 1.0, "softmax": 4.0})
-    source, page = tmp_path / "generate.json", tmp_path / "speed.md"
-    source.write_text(json.dumps(document([slow, small], machine, about, {})))
-    page.write_text("a\n<!-- bench generate:start -->\nold\n<!-- bench generate:end -->\nb\n")
-    assert bench.run(parse(bench, "--read", str(source), "--into", str(page))) == 0
-    lines = page.read_text().splitlines()
-    assert "| one token | 2.00 (1.50 to 2.50) x | cosformer 4 ms against softmax 8 ms | at least 3 | no |" in lines
-    assert "| state | 4.00 x | cosformer 1 MB against softmax 4 MB |  |  |" in lines
-    assert "old" not in lines and lines[0] == "a" and lines[-1] == "b"
-
-
-def test_step_loop_carries_one_size():
-    found = bench.loop(40)
-    assert found["first_bytes"] == found["last_bytes"] > 0
-    assert found["warm"] == 20
-
-
-@pytest.mark.slow
-def test_step_loop_to_100_000_tokens():
-    rows = {row.id: row for row in bench.loop_rows(100_000, threads=1)}
-    assert rows["loop/100000/state"].value == 1
-    assert rows["loop/100000/growth"].met
 
 
 def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
@@ -147,7 +106,7 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     train(Experiment("test", "lm", data, ModelConfig("adaptive_lm", **sizes), learning), run, quiet=True)
     capsys.readouterr()
-    assert command.run(parse(command, str(run), "--prompt", "def ", "--max-new-tokens", "12")) == 0
+    assert command.run(parse(command, str(run), "--prompt", "def ", "--greedy", "--max-new-tokens", "12")) == 0
     printed = capsys.readouterr().out
     ids = torch.tensor([[byte + 1 for byte in b"def "]])
     made = load_model(run).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)

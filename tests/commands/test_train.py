@@ -179,7 +179,7 @@ def test_a_folder_that_holds_a_run_is_refused(engine: dict[str, Any], capsys: py
     assert main(["train", NAME, "--run", "mine"]) == 0
     engine.pop("call")
     assert main(["train", NAME, "--run", "mine"]) == 2
-    assert "mine holds a run already; go on with `cosformer resume mine`" in capsys.readouterr().err
+    assert "`cosformer resume mine`" in capsys.readouterr().err
     assert "call" not in engine
 
 
@@ -203,7 +203,7 @@ def test_a_stopped_run_says_how_to_go_on(
 ) -> None:
     engine["answer"] = {"status": "stopped", "reason": "SIGTERM at update 3"}
     assert main(["train", NAME, "--run", "mine"] if command == "train" else _resumed("mine")) == 130
-    assert "stopped, SIGTERM at update 3; go on with `cosformer resume mine`" in capsys.readouterr().err
+    assert "SIGTERM at update 3; continue with `cosformer resume mine`" in capsys.readouterr().err
     assert engine["call"] == command
 
 

@@ -23,7 +23,7 @@ echo "sanitizers of $("$CC" --version | head -n 1)"
 
 # the kernels' own tests, and every test of the operator that runs them
 [ $# -gt 0 ] || set -- tests/ops/test_native.py tests/ops/test_one_token.py tests/ops/test_backends.py tests/ops/test_state.py \
-    tests/ops/test_errors.py tests/ops/test_precision.py
+    tests/ops/test_errors.py tests/ops/test_precision.py tests/ops/test_nonfinite.py tests/ops/test_fuzz.py
 # leaks are not reported: the interpreter and torch keep memory to the end
 LD_PRELOAD="$runtime" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 COSFORMER_KERNELS="$folder/kernels.so" \
     "$PYTHON" -m pytest --capture=sys -p no:xdist -p no:cacheprovider "$@"

@@ -422,7 +422,7 @@ def test_large_results_are_ordinary_tensors():
         "view": lambda x: x[5:],
         "numpy": lambda x: x.numpy(),
         "storage": lambda x: x.untyped_storage(),
-        "another process": lambda x: [x.share_memory_(), None][1],
+        "shared with another process": lambda x: (x.share_memory_(), None)[1],
         "given to dlpack": lambda x: torch.utils.dlpack.to_dlpack(x),
     }
     for name, hold in holders.items():

@@ -13,6 +13,10 @@ from cosformer import processor, terminal
 from cosformer._version import __version__
 
 DTYPES = ("float32", "float64")
+SEND_US = (
+    "We had no GPU to run this on. Please send us, in an issue, what this prints with --json, and the file that\n"
+    "`cosformer bench attention --device cuda --json gpu.json` writes."
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +50,7 @@ def usable_device(name: str) -> str:
     import torch
 
     try:
-        torch.ones(1, dtype=torch.float64, device=name).add(1).cpu()
+        torch.ones(1, device=name).add(1).cpu()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
@@ -110,7 +114,7 @@ def about_processor() -> dict[str, Any]:
     return {
         "name": processor.name(),
         "torch_uses": torch.backends.cpu.get_cpu_capability(),
-        "kernels": reason or library.instructions,
+        "kernels": library.instructions if library else reason,
         "instruction_sets": list(library.instruction_sets) if library else [],
         "chosen_by": INSTRUCTION_SET if os.environ.get(INSTRUCTION_SET) else "processor",
         "compiler": library.compiler if library else None,
@@ -190,6 +194,8 @@ def _text(report: dict[str, Any]) -> str:
         "",
     ]
     lines += [exactness_table(report["exactness"]), "", verdict(report["exactness"])]
+    if report["device"].startswith("cuda"):
+        lines += ["", SEND_US]
     return "\n".join(lines)
 
 

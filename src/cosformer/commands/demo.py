@@ -97,18 +97,20 @@ def _show_exactness(results: Path) -> bool:
 
 def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
-    from cosformer.lab.bench import results as bench
-    from cosformer.lab.bench.operator import forward
+    from cosformer.extras import MissingExtra
+    from cosformer.lab.bench.attention import forward
+    from cosformer.lab.records import Results
+    from cosformer.lab.render.speed import operator_times
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
-    rows, lines, times = [], [], []
+    found, lines, times = [], [], []
     for n in LENGTHS:
-        (row,) = forward(n, "causal", backend="auto", repeats=3, baselines=False)
-        rows.append(row)
-        softmax, ours = row.milliseconds["sdpa"], row.milliseconds["cosformer"]
+        (m,) = forward(n, "causal", backend="auto", repeats=3, baselines=False)
+        found.append(m)
+        softmax, ours = m.baseline_milliseconds or 0.0, m.milliseconds or 0.0
         times.append((softmax, ours))
         memory = [_megabytes(_peak(kind, n, threads)) for kind in ("cosformer", "fused", "plain")]
-        lines.append([f"{n:,}", f"{ours:,.1f} ms", f"{softmax:,.1f} ms", f"{row.value:.1f}x", *memory])
+        lines.append([f"{n:,}", f"{ours:,.1f} ms", f"{softmax:,.1f} ms", f"{m.value:.1f}x", *memory])
     terminal.status("")
     header = ["tokens", "cosFormer", "softmax (torch SDPA)", "faster by", "peak MB: cosFormer", "SDPA", "plain softmax"]
     print(terminal.table(header, lines), "\n")
@@ -118,11 +120,13 @@ def _show_speed(results: Path, threads: int) -> None:
         f"{growth:.0f} times as long and softmax attention {softmax_growth:.0f} times."
     )
     settings = {"repeats": 3, "backend": "auto", "batch": 1, "heads": HEADS, "channels": HEAD_DIM}
-    document = bench.document(rows, machine.describe(threads), machine.provenance(["demo"]), settings)
-    _write(results / "attention.json", document)
-    from cosformer.lab.render.speed import operator_times
-
-    print(f"The plot: {operator_times(document, 'causal').save(results.parent)}\n")
+    about: dict[str, Any] = {"machine": machine.describe(threads), **machine.provenance(["demo"])}
+    measured = Results(benchmark="attention", settings=settings, measurements=tuple(found), **about)
+    (results / "attention.json").write_text(measured.json(), encoding="utf-8")
+    try:
+        print(f"The plot: {operator_times(measured, 'causal').save(results.parent)}\n")
+    except MissingExtra as error:
+        print(f"No plot: {error}\n")
 
 
 def _peak(kind: str, n: int, threads: int) -> int | None:

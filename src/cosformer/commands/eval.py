@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from cosformer.experiment import load_experiment
+from cosformer.suggest import check_model_path
 from cosformer.terminal import table
 
 
@@ -23,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_model_path(str(args.run))
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import evaluate_run
 

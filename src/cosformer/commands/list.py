@@ -1,4 +1,4 @@
-"""``cosformer list``: what there is, straight from the tables."""
+"""``cosformer list``: the table of attentions."""
 
 import argparse
 

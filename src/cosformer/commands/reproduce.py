@@ -7,27 +7,32 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
+    from cosformer.lab.records import Run
 
-# target -> (module with `show(request, lines)`, one line for --help)
+# target -> (module with `show(request, runs)`, one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
     "table1": ("cosformer.lab.paper.tables", "what matters in softmax"),
     "table2": ("cosformer.lab.paper.tables", "language modelling"),
     "table3": ("cosformer.lab.paper.tables", "fine-tuning"),
     "table4": ("cosformer.lab.paper.tables", "Long-Range Arena"),
-    "table5": ("cosformer.lab.paper.text_speed", "speed and memory of a text classifier"),
+    "table5": ("cosformer.lab.paper.tables", "speed and memory of a text classifier"),
     "table6": ("cosformer.lab.paper.tables", "with and without re-weighting"),
-    "table7": ("cosformer.lab.paper.sizes", "sizes of the data sets"),
-    "figure1": ("cosformer.lab.paper.text_speed", "score, speed and memory in one picture"),
-    "figure3": ("cosformer.lab.paper.maps", "attention maps of trained models, and the bare cosine"),
-    "figure4": ("cosformer.lab.paper.curves", "loss curves"),
-    "algorithm1": ("cosformer.lab.paper.algorithm1", "the printed algorithm against the operator"),
-    "algorithm2": ("cosformer.lab.paper.maps", "the printed algorithm against ours"),
+    "table7": ("cosformer.lab.paper.tables", "sizes of the data sets"),
+    "figure1": ("cosformer.lab.paper.figures", "score, speed and memory in one picture"),
+    "figure3": ("cosformer.lab.paper.figures", "attention maps of trained models, and the bare cosine"),
+    "figure4": ("cosformer.lab.paper.figures", "loss curves"),
+    "algorithm1": ("cosformer.lab.paper.algorithms", "the printed algorithm against the operator"),
+    "algorithm2": ("cosformer.lab.paper.algorithms", "the printed algorithm against ours"),
     "samples": ("cosformer.lab.paper.samples", "inputs with our answer, the vanilla transformer's and the truth"),
     "ledger": ("cosformer.lab.paper.page", "every claim: all runs behind docs/results.md"),
+    "rates": ("cosformer.lab.paper.rates", "the search of learning rates for the runs of the ledger"),
+    "gates": ("cosformer.lab.paper.gates", "tables of counts that a model must beat for its claims to be judged"),
+    "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
+    "continue": ("", "let them go on"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -43,57 +48,117 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
-    add("--seeds", type=_positive, default=3, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
+    add("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: 3; of the ledger 5)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
-    add("--show", action="store_true", help="train nothing: show what there is")
-    add("--from", dest="source", type=Path, metavar="FILE", help="with --show: the runs' lines in FILE, not DIR's runs")
+    add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
+    add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
     add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
-    add("--json", type=Path, metavar="FILE", help="the runs, one line each (default: DIR/TARGET.jsonl)")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="the runs, one line each (default: DIR/TARGET.jsonl, and none with --show)",
+    )
     add("--docs", type=Path, default=Path("docs"), metavar="DIR", help="where results/*.json of the benchmarks are")
     add("--lengths", type=_lengths, metavar="N,...", help="table 5, figure 1: bytes (default: 1000,2000,3000,4000)")
     add("--batch", type=_positive, metavar="N", help="table 5, figure 1: sequences of a step")
     add("--width", type=_positive, metavar="N", help="table 5, figure 1: of the model")
     add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
-    add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' and 'speed' markers")
+    add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' marker")
 
 
 def run(args: argparse.Namespace) -> int:
     from cosformer.lab.paper.cells import cells_of
     from cosformer.lab.paper.request import Request
 
+    if args.target in ("pause", "continue"):
+        return _pause(args)
     _check(args)
+    if args.seeds is None:
+        args.seeds = 5 if args.target == "ledger" else 3
     cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
     if args.dry_run:
         _print_commands(cells, args)
         return 0
-    lines, problems = _lines(cells, args)
+    runs, problems = _runs(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
     fields = ("target", "scale", "attentions", "seeds", "runs", "docs", "write", "into", "lengths", "batch", "width")
     request = Request(**{name: getattr(args, name) for name in fields}, measure=not args.show)
-    import_module(TARGETS[args.target][0]).show(request, lines)
+    import_module(TARGETS[args.target][0]).show(request, runs)
     return 0
 
 
-def _lines(cells: "Sequence[Cell]", args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run], list[str]]":
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
+    from cosformer.lab.paper.estimate import estimate
     from cosformer.lab.paper.queue import Queue
-    from cosformer.lab.paper.summary import collect, read_lines, write_lines
+    from cosformer.lab.paper.summary import collect, merged
+    from cosformer.lab.records import read_runs, write_runs
 
-    if args.source is not None:
-        return read_lines(args.source)
+    known, problems = ([], []) if args.source is None else _sorted(*read_runs([args.source]))
+    if args.source is not None and args.show:
+        return known, problems
     left: Sequence[Cell] = ()
-    if cells and not args.show:
+    missing = _missing(cells, known, args.runs)
+    journal = args.json or args.runs / f"{args.target}.jsonl"
+    if missing and not args.show:
+        _say(estimate(missing, merged(collect(cells, args.runs)[0], known), args.jobs))
         options = (args.jobs, args.budget, args.pause_while, _threads(args), _processes(args.scale))
-        left = Queue(args.runs, cells, *options, say=_say).go()
-    lines, problems = collect(cells, args.runs)
-    if cells and args.runs.is_dir():
-        write_lines(lines, args.json or args.runs / f"{args.target}.jsonl")
-    return lines, list(dict.fromkeys([*problems, *(f"{cell.name} is not done" for cell in left)]))
+        left = Queue(args.runs, missing, *options, say=_say, journal=journal, background=args.scale == "small").go()
+    here, found = collect(cells, args.runs)
+    if args.show and cells and not here and args.json is None:
+        return _committed(args, found)
+    runs = merged(here, known)
+    if cells and (args.json or not args.show):  # who only looks changes no file
+        write_runs(journal, runs)
+    return runs, list(dict.fromkeys([*problems, *found, *(f"{cell.name} is not done" for cell in left)]))
+
+
+def _missing(cells: "Sequence[Cell]", known: "Sequence[Run]", runs: Path) -> "list[Cell]":
+    """The cells without a line, and those whose weights one of them needs and which are not on the disk any more."""
+    from cosformer.lab.paper.state import DONE, state
+    from cosformer.lab.paper.summary import cell_key
+
+    done = {cell_key(run) for run in known}
+    left = [cell for cell in cells if (cell.recipe, cell.attention, cell.seed, cell.rate or 0.0) not in done]
+    left = [cell for cell in left if state(cell, runs)[0] != DONE]
+    firsts = {cell.before for cell in left if cell.before is not None and state(cell.before, runs)[0] != DONE}
+    return [cell for cell in cells if cell in left or cell in firsts]
+
+
+def _pause(args: argparse.Namespace) -> int:
+    from cosformer.lab.paper.queue import go_on, pause
+
+    count = (pause if args.target == "pause" else go_on)(args.runs)
+    _say(f"{'Paused' if args.target == 'pause' else 'Continued'}: {count} processes of the queue in {args.runs}")
+    return 0
+
+
+def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run], list[str]]":
+    """Where nothing was run here: the runs that are committed beside the documents, or where they are."""
+    from cosformer.lab.records import read_runs
+
+    path = args.docs / "results" / "runs.jsonl"
+    if not path.exists():
+        where = (
+            f"no finished runs in {args.runs}, and no {path}, which the repository has: in a clone of it they are shown"
+        )
+        return [], [*problems, f"{where}; or give --from FILE"]
+    print(f"No finished runs in {args.runs}: these are the committed ones, {path}.\n", file=sys.stderr)
+    # the tables at scale small show the runs of the first version too, which the ledger does not judge
+    older = args.docs / "results" / "runs-v1.jsonl"
+    files = [path, older] if args.target != "ledger" and older.exists() else [path]
+    runs, found = _sorted(*read_runs(files))
+    return runs, [*problems, *found]
+
+
+def _sorted(runs: "list[Run]", problems: list[str]) -> "tuple[list[Run], list[str]]":
+    return sorted(runs, key=lambda run: run.cell), problems
 
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
@@ -130,13 +195,13 @@ def _check(args: argparse.Namespace) -> None:
 
     for name in args.attentions or ():
         attention_class(name)
-    if args.source is not None and not args.show:
-        raise ValueError("--from FILE shows runs that are over; give --show with it")
     if (args.lengths or args.batch or args.width) and args.target not in ("table5", "figure1"):
         raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
-    if (args.write or args.into) and args.target != "ledger":
-        raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
-    if args.target == "ledger" and args.scale == "paper":
+    if args.into and args.target != "ledger":
+        raise ValueError(f"--into is for the ledger, not for {args.target}")
+    if args.write and args.target not in ("ledger", "rates", "gates"):
+        raise ValueError(f"--write is for ledger, rates and gates, not for {args.target}")
+    if args.target in ("ledger", "rates") and args.scale == "paper":
         raise ValueError(
             "the ledger judges its claims at scale small; the full recipes are those of table1 to table4, as in"
             " `cosformer reproduce table2 --scale paper --dry-run`"

@@ -1,10 +1,11 @@
-"""``cosformer resume``: go on with a run that was stopped or killed; the result is that of one that never was."""
+"""``cosformer resume``: continue a run that was stopped or killed; the result is that of an uninterrupted run."""
 
 import argparse
 from pathlib import Path
 
 from cosformer.commands.train import finish
 from cosformer.experiment import load_experiment
+from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_model_path(str(args.run))
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import resume
 

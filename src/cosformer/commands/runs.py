@@ -1,4 +1,4 @@
-"""``cosformer runs``: the runs of a folder, where they stand and what they reached."""
+"""``cosformer runs``: the runs of a folder: status, best score, time."""
 
 import argparse
 import json
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
 def facts(run: Run) -> dict[str, Any]:
     """What the table shows, as a value; None where the run has not come to it."""
     best = run.info.get("best") or {}
+    assert run.experiment is not None, "the run is a folder's"
     return {
         "run": str(run.path),
         "recipe": run.recipe,
@@ -45,7 +46,7 @@ def facts(run: Run) -> dict[str, Any]:
         "steps_done": run.info.get("steps_done"),
         "steps": run.experiment.train.steps,
         "status": run.status,
-        "reason": run.info.get("reason"),
+        "reason": run.reason,
         "score_name": run.info.get("score_name"),
         "best": best.get("score"),
         "best_step": best.get("step"),
@@ -55,7 +56,7 @@ def facts(run: Run) -> dict[str, Any]:
 
 def _row(run: Run, folder: Path) -> tuple[str, ...]:
     values = facts(run)
-    name = str(run.path.relative_to(folder)) if run.path != folder else run.path.name
+    name = str(run.path.relative_to(folder)) if run.path and run.path != folder else run.name
     done = "?" if values["steps_done"] is None else f"{values['steps_done']}/{values['steps']}"
     best = "-" if values["best"] is None else f"{values['score_name']} {values['best']:.4f}"
     status = (

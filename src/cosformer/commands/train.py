@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         folder = _same_on_all_processes(default_folder(experiment))
     elif (folder / EXPERIMENT_FILE).exists() and _rank() == 0:
         raise FileExistsError(
-            f"{folder} holds a run already; go on with `cosformer resume {folder}`, or give another --run"
+            f"{folder} holds a run already; continue it with `cosformer resume {folder}`, or give another --run"
         )
     require("train", "tensorboard" if experiment.train.tracker == "tensorboard" else "transformers")
     from cosformer.train import train
@@ -146,7 +146,7 @@ def finish(work: "Callable[[], dict[str, Any]]", folder: Path) -> int:
     if _rank() != 0:
         return 0
     if "scores" not in result:
-        print(f"{folder}: stopped, {result['reason']}; go on with `cosformer resume {folder}`", file=sys.stderr)
+        print(f"{folder}: stopped, {result['reason']}; continue with `cosformer resume {folder}`", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(score_table(result))
     print(

@@ -179,13 +179,21 @@ def _transfer(url: str, part: Path) -> None:
             get = downloader(bar, chunk_size=CHUNK_BYTES, timeout=60, headers=headers, hooks={"response": begin})
             get(url, file, None)
     except requests.HTTPError as error:
-        if error.response.status_code == 416 and have:  # nothing left to send: the part is whole
+        answer = error.response
+        assert answer is not None
+        if answer.status_code == 416 and have:  # nothing left to send: the part is whole
             return
-        status = f"{error.response.status_code} {error.response.reason}"
-        raise ValueError(f"{url} answered {status}; get the file elsewhere and use --from PATH") from error
-    except requests.RequestException as error:
         raise ValueError(
-            f"{url} cannot be reached or broke off ({error}); what came is kept, run the command again to resume"
+            f"{url} answered {answer.status_code} {answer.reason}; get the file elsewhere and use --from PATH"
+        ) from error
+    except requests.RequestException as error:
+        came = part.stat().st_size if part.exists() else 0
+        if not came:
+            part.unlink(missing_ok=True)
+        kept = f"{came:,} bytes came and are kept, run the command again to resume" if came else "nothing came"
+        raise ValueError(
+            f"{url} cannot be reached or broke off ({error}); {kept}. If you have the file, or can get it elsewhere:"
+            " 'cosformer data get NAME --from PATH'"
         ) from error
 
 

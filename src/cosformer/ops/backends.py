@@ -5,25 +5,29 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cosformer.ops import chunked, native
+from cosformer.ops import batched, chunked, native, triton
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
     "dense": "the definition, an N x S matrix; any device",
-    "chunked": "linear, plain PyTorch; any device",
+    "chunked": "linear, plain PyTorch, chunk by chunk; any device",
+    "batched": "linear, plain PyTorch, all chunks at once; any device",
     "native": "linear, compiled kernels; float32 and bfloat16 on the CPU",
+    "triton": "linear, Triton kernels; float32, float16 and bfloat16 on CUDA and ROCm GPUs",
 }
 
 # linear backends: modules with `forward` and `backward`
-KERNELS: dict[str, ModuleType] = {"chunked": chunked, "native": native}
+KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
-DENSE_UP_TO = {"native": 64, "chunked": 256}
+# (batched and triton: not measured, there was no GPU)
+DENSE_UP_TO = {"native": 64, "chunked": 256, "batched": 256, "triton": 256}
 
 
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    return native.why_not(*tensors) if name == "native" else ""
+    compiled = {"native": native, "triton": triton}.get(name)
+    return "" if compiled is None else compiled.why_not(*tensors)
 
 
 def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cosformer.ops import native
+from cosformer.ops import native, triton
 from cosformer.ops.backends import DENSE_UP_TO
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, widen
@@ -15,6 +15,8 @@ from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
 # torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
 is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+_COMPILED = {"native": native, "triton": triton}  # with a step of their own
 
 
 def attend(
@@ -79,26 +81,30 @@ def pick_form(
     backend: str,
     return_state: bool,
 ) -> str:
-    """A linear backend by its name, ``dense``, ``factored`` or ``step``, or ``native dense`` and ``native step``."""
+    """A linear backend by its name, ``dense``, ``factored``, ``step``, or a compiled form that no other is called by:
+    ``native dense``, ``native step`` and ``triton step``."""
     if backend == "auto":
         if return_state and spec.causal and q.shape[2] == k.shape[2] == 1:
-            direct = not native.why_not(q, k, v) and can_bypass_dispatcher(q, k, v, kv, z)
-            return "native step" if direct else "step"
+            if not can_bypass_dispatcher(q, k, v, kv, z):
+                return "step"
+            compiled = [name for name, module in _COMPILED.items() if not module.why_not(q, k, v)]
+            return f"{compiled[0]} step" if compiled else "step"
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
         alone = not return_state and kv is None and cu_seqlens is None and can_bypass_dispatcher(q, k, v)
         if alone and not native.why_not(q, k, v) and native.fits_dense(q, k, spec):
             return "native dense"
         backend = choose(q, k, v, cu_seqlens)
-    if backend == "chunked" and torch.compiler.is_compiling() and not spec.causal and cu_seqlens is None:
+    if backend in ("chunked", "batched") and torch.compiler.is_compiling() and not spec.causal and cu_seqlens is None:
         return "factored"  # free of loops, so that one graph serves every length
     return backend
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """The backend that ``auto`` takes for these tensors."""
+    # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
+    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    compiled = not is_exporting() and not native.why_not(q, k, v)
-    linear = "native" if compiled else "chunked"
+    linear = plain if is_exporting() or _COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 
@@ -130,6 +136,8 @@ def _run(
         return native.dense(q, k, v, key_mask, spec), None, None
     if form == "native step":
         return native.step(q, k, v, kv, z, key_mask, spec)
+    if form == "triton step":
+        return triton.step(q, k, v, kv, z, key_mask, spec)
     if form not in ("dense", "factored", "step"):
         spec = spec._replace(backend=form)
         out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)

@@ -1,10 +1,11 @@
-"""``metrics.jsonl``: one JSON object a line, cut back to the checkpoint that a resumed run goes on from."""
+"""``metrics.jsonl``: one JSON object a line, cut back to the checkpoint from which a run is resumed."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.lab.records import METRICS_FILE, read_metric
+from cosformer import json_files
+from cosformer.experiment import METRICS_FILE
 from cosformer.train.checkpoints import write_atomically
 
 
@@ -40,5 +41,4 @@ class Metrics:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines that can be read; a process killed while writing leaves half a line."""
-    texts = path.read_text(encoding="utf-8").splitlines()
-    return [line for text in texts if (line := read_metric(text)) is not None]
+    return [line for _, line in json_files.read_lines(path)[0]]

@@ -13,7 +13,7 @@ class Progress(TrainerCallback):
     def __init__(self, title: str, score: str) -> None:
         self.title, self.score = title, score
         self._bar: Any = None
-        self._latest: dict[str, str] = {"loss": "", "best": "", "speed": ""}
+        self._latest: dict[str, str] = {"loss": "", "held_out": "", "speed": ""}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -25,7 +25,7 @@ class Progress(TrainerCallback):
             total=state.max_steps,
             initial=state.global_step,
             dynamic_ncols=True,
-            bar_format="{desc} {bar} {n_fmt}/{total_fmt} {postfix} {remaining}",
+            bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}, {remaining} left",
         )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -46,12 +46,11 @@ class Progress(TrainerCallback):
             self._latest |= {"loss": f"loss {logs['loss']:.4f}", "speed": f"{logs['tokens_per_second']:,.0f} tokens/s"}
             line = f"{self._latest['loss']}  {self._latest['speed']}"
         elif f"eval_{self.score}" in logs:
-            self._latest["best"] = f"{self.score} {logs[f'eval_{self.score}']:.4f}"
-            line = f"held out: {self._latest['best']}"
+            line = self._latest["held_out"] = f"held out: {self.score} {logs[f'eval_{self.score}']:.4f}"
         else:
             return
         if self._bar is not None:
-            self._bar.set_postfix_str(" ".join(filter(None, self._latest.values())))
+            self._bar.set_postfix_str(", ".join(filter(None, self._latest.values())))
         else:
             print(f"{self.title}  {state.global_step}/{state.max_steps}  {line}", file=sys.stderr, flush=True)
 

@@ -14,9 +14,8 @@ from transformers.trainer_utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
-from cosformer.lab.records import RESULT_FILE, RUN_FILE
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
@@ -25,6 +24,7 @@ from cosformer.train.progress import Progress
 from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
+SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
@@ -32,7 +32,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped)."""
     if (run / EXPERIMENT_FILE).exists() and _first_process():
         raise FileExistsError(
-            f"{run} holds a run already; go on with `cosformer resume {run}`, or choose another --run"
+            f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
         )
     _set_threads(experiment)
     task = build_task(experiment)
@@ -44,18 +44,17 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
 
 
 def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Go on from the last whole checkpoint: the result is that of a run that was never stopped."""
+    """Continue from the last complete checkpoint: the result is that of a run that was never stopped."""
     experiment = load_experiment(run)
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     _set_threads(experiment)
     task = build_task(experiment)
     model = start_model(task, experiment)
-    folder = run / "checkpoints"
-    for cut in checkpoints.broken(folder):
-        print(f"{cut.name} was cut short and is left out", file=sys.stderr)
-    good = checkpoints.whole(folder)
-    return _train_and_score(experiment, task, model, run, good[-1] if good else None, quiet)
+    checkpoint, problems = checkpoints.newest(run / "checkpoints")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return _train_and_score(experiment, task, model, run, checkpoint, quiet)
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -63,7 +62,7 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     experiment = load_experiment(run)
     _set_threads(experiment)
     task = build_task(experiment)
-    model = load_model(run, which or scored_weights(task))
+    model = load_model(run, which or SCORED_WEIGHTS)
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 
@@ -76,20 +75,19 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     load_experiment(run)
     if which == "best":
         place = run / "best"
+        # runs of earlier versions have no manifest there
+        if (place / checkpoints.MANIFEST).exists() and (problem := checkpoints.damage(place)):
+            raise ValueError(f"{problem}; score the last weights instead (--weights last), or train the run again")
     elif which == "last":
-        good = checkpoints.whole(run / "checkpoints")
-        place = good[-1] if good else run / "checkpoints"
+        place, problems = checkpoints.newest(run / "checkpoints")
+        for problem in problems:
+            print(problem, file=sys.stderr)
     else:
         raise ValueError(f"which={which!r}; known: best, last")
-    if not (place / "config.json").is_file():
+    if place is None or not (place / "config.json").is_file():
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
     return getattr(hf, kind).from_pretrained(place).eval()
-
-
-def scored_weights(task: Task) -> str:
-    """The last weights where only a test split could choose the best ones: chosen by the test they would flatter it."""
-    return "last" if task.selection.startswith("test") else "best"
 
 
 def _train_and_score(
@@ -126,13 +124,7 @@ def _train_and_score(
 
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
-    """Score the weights that count and write the result."""
-    # sharded weights cannot be exchanged for the best ones, so the last are scored
-    which = "last" if engine.is_fsdp_enabled else scored_weights(task)
-    if which == "best":
-        best = load_model(engine.run, "best")
-        assert engine.model is not None
-        engine.model.load_state_dict(best.state_dict())
+    """Score the last weights and write the result: the best of many noisy evaluations would flatter the noisier run."""
     scores = {name: engine.score(name) for name in task.final}
     baselines = {name: task.baseline(name) for name in task.final}
     learned = beats(task, scores, {name: (b.score, b.error) for name, b in baselines.items()})
@@ -143,7 +135,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "attention": experiment.model.attention,
         "seed": experiment.train.seed,
         "score": task.score,
-        "weights": which,
+        "weights": SCORED_WEIGHTS,
         "scores": scores,
         "baseline": {name: {"name": b.name, "score": b.score, "error": b.error} for name, b in baselines.items()},
         "learned": learned,
@@ -198,6 +190,7 @@ class _Record:
             "status": status,
             "reason": reason,
             "started": self.started,
+            **machine.process(),
             "steps_done": engine.state.global_step,
             "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
             "score_name": task.score,

@@ -4,15 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from cosformer.lab.bench.table import insert
-from cosformer.lab.paper import gain, page
+from cosformer.lab.paper import page
 from cosformer.lab.paper.ledger import ledger
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
-from cosformer.lab.paper.summary import read_lines, write_lines
-from cosformer.lab.paper.verdict import Sample
+from cosformer.lab.records import Run, read_runs, run_of_line, write_runs
+from cosformer.lab.render.table import insert
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -27,9 +24,9 @@ MACHINE = {
 }
 
 
-def line(attention: str, seed: int, loss: float, recipe: str = "lm-wikitext2-small") -> dict[str, Any]:
+def line(attention: str, seed: int, loss: float, recipe: str = "lm-wikitext2-small", **more: Any) -> Run:
     scores = {"loss": loss, "perplexity": 8.0, "word_perplexity": 900.0, "bits_per_byte": 3.0}
-    return {
+    values = {
         "recipe": recipe,
         "task": "lm",
         "attention": attention,
@@ -48,9 +45,10 @@ def line(attention: str, seed: int, loss: float, recipe: str = "lm-wikitext2-sma
         "date": "2026-11-15",
         "command": f"cosformer train {recipe} --model.attention {attention}",
     }
+    return run_of_line(values | more)
 
 
-def lines() -> list[dict[str, Any]]:
+def lines() -> list[Run]:
     return [line(name, seed, at + seed / 100) for name, at in (("cosformer", 2.0), ("relu", 2.2)) for seed in range(3)]
 
 
@@ -95,52 +93,43 @@ def test_the_readme_has_our_scores_beside_the_papers_and_no_row_twice() -> None:
     assert len(rows) == len(set(rows)) > 12
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [((), "not run"), ((2.5,), "2.5 (one seed)"), ((1.0, 1.0), "1.000 ± 0.000"), ((37.0, 39.0, 41.0), "39.0 ± 1.2")],
-)
-def test_spreads(values: tuple[float, ...], text: str) -> None:
-    assert page.spread(Sample("a", values, 0)) == text
-
-
 def test_scores_in_the_words_of_their_field() -> None:
-    mlm = line("relu", 0, 2.0) | {"task": "mlm", "scores": {"test": {"loss": 2.0}}}
+    mlm = line("relu", 0, 2.0, task="mlm", scores={"test": {"loss": 2.0}})
     assert page.score_words(mlm) == "loss 2.000 (2.885 bits)"
-    listops = line("relu", 0, 2.0) | {"task": "classify", "scores": {"valid": {"accuracy": 0.371}}}
+    listops = line("relu", 0, 2.0, task="classify", scores={"valid": {"accuracy": 0.371}})
     assert page.score_words(listops) == "accuracy 37.1 %"
-    gone = line("relu", 0, 2.0) | {"status": "diverged", "reason": "the loss is not a number at update 7"}
+    gone = line("relu", 0, 2.0, status="diverged", reason="the loss is not a number at update 7")
     assert page.score_words(gone) == "diverged: the loss is not a number at update 7"
 
 
 def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text("".join(f"<!-- {name}:start -->\n<!-- {name}:end -->\n" for name in ("results", "speed")))
+    readme.write_text("<!-- results:start -->\n<!-- results:end -->\n")
     request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, tmp_path / "docs", readme)
     page.show(request, lines())
-    written, problems = read_lines(tmp_path / "docs" / "results" / "runs.jsonl")
-    assert not problems and json.dumps(written) == json.dumps(lines())
+    written, problems = read_runs([tmp_path / "docs" / "results" / "runs.jsonl"])
+    assert not problems and written == lines()
     first = (tmp_path / "docs" / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert "**holds here**" in readme.read_text() and gain.readme_part(DOCS / "results") in readme.read_text()
+    assert "**holds here**" in readme.read_text()
     entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 
 
 def test_corrupt_lines_are_named_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    write_lines(lines(), path)
+    write_runs(path, lines())
     path.write_text(path.read_text() + '{"recipe": "lm"}\nnonsense\n\n[1]\n')
-    found, problems = read_lines(path)
+    found, problems = read_runs([path])
     assert len(found) == 6
-    assert [problem.partition(" cannot")[0].rpartition(" ")[2] for problem in problems] == ["7", "8", "10"]
-    assert "it lacks attention, seed" in problems[0]
-    assert read_lines(tmp_path / "none.jsonl") == ([], [f"{tmp_path / 'none.jsonl'} is missing"])
+    assert {problem.partition(" cannot")[0].rpartition(" ")[2] for problem in problems} == {"7", "8", "10"}
+    assert any("it lacks task, attention, seed" in problem for problem in problems)
 
 
 def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> None:
     path = DOCS / "results" / "runs.jsonl"
-    committed, problems = read_lines(path) if path.exists() else ([], [])
+    committed, problems = read_runs([path])
     assert not problems
     found = ledger(committed)
     found["claims"] += speed_claims(DOCS / "results")[0]

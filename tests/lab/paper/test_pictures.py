@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from cosformer.lab.paper.cells import TRIO, recipes_of
-from cosformer.lab.paper.curves import figures
-from cosformer.lab.paper.summary import read_lines
+from cosformer.lab.records import read_runs
 from cosformer.lab.render.frequency import frequency_figures
+from cosformer.lab.render.loss_curves import loss_curves
 
 DOCS = Path(__file__).parents[3] / "docs"
 PICTURES = DOCS / "images" / "paper"
@@ -31,10 +31,10 @@ def test_figure3_is_that_of_its_result() -> None:
 
 
 def test_figure4_is_that_of_the_committed_runs() -> None:
-    lines, problems = read_lines(DOCS / "results" / "runs.jsonl")
+    runs, problems = read_runs([DOCS / "results" / "runs-v1.jsonl"])
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
-    for figure in figures(recipe, lines, TRIO):
-        again = "run: cosformer reproduce figure4 --show --from docs/results/runs.jsonl, copy its svg"
+    for figure in loss_curves([run for run in runs if run.recipe == recipe], TRIO):
+        again = "run: cosformer reproduce figure4 --show --from docs/results/runs-v1.jsonl, copy its svg"
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
         assert f"images/paper/{figure.name}.svg" in PAGE

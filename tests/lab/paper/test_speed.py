@@ -1,26 +1,40 @@
 """Claims on time and memory, from made-up benchmark results."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cosformer.lab.paper.speed import exponent, order_verdict, speed_claims
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED
+from cosformer.lab.records import Measurement, Results
 
 
-def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
-    full = [{"what": "", "unit": "", "better": "lower", **row} for row in rows]
-    (folder / f"{name}.json").write_text(json.dumps({"format": 1, "rows": full}))
+def write(folder: Path, name: str, found: list[Measurement]) -> None:
+    results = Results(name, "made up", "2026-01-01", {}, {}, tuple(found))
+    (folder / f"{name}.json").write_text(results.json())
 
 
-def forward(power: float) -> list[dict[str, Any]]:
+def forward(power: float) -> list[Measurement]:
     return [
-        {"id": f"forward/{mode}/{n}/sdpa", "milliseconds": {"cosformer": (n / 1024) ** power, "sdpa": n**2.0}}
+        Measurement(
+            kind="forward",
+            attention="cosformer",
+            mode=mode,
+            length=n,
+            baseline="sdpa",
+            unit="times faster",
+            better="higher",
+            milliseconds=(n / 1024) ** power,
+            baseline_milliseconds=n**2.0,
+        )
         for mode in ("causal", "non-causal")
         for n in (64, 1024, 4096, 16384)
     ]
+
+
+def memory(mode: str, power: int) -> list[Measurement]:
+    place = {"kind": "memory", "attention": "cosformer", "mode": mode, "unit": "MB", "better": "lower"}
+    return [Measurement(**place, length=n, value=float(n**power)) for n in (1024, 8192)]
 
 
 def outcomes(folder: Path) -> dict[str, str]:
@@ -42,9 +56,7 @@ def test_linear_time(tmp_path: Path, power: float, outcome: str) -> None:
 
 @pytest.mark.parametrize(("power", "outcome"), [(1, HOLDS), (2, FAILS)])
 def test_linear_memory_needs_both_forms(tmp_path: Path, power: int, outcome: str) -> None:
-    sizes = {str(n): float(n**power) for n in (1024, 8192)}
-    rows = [{"id": "zoo/cosformer/plain/memory", "by_length": {"1024": 1.0, "8192": 8.0}}]
-    write(tmp_path, "zoo", [*rows, {"id": "zoo/cosformer/causal/memory", "by_length": sizes}])
+    write(tmp_path, "zoo", [*memory("plain", 1), *memory("causal", power)])
     assert outcomes(tmp_path)["linear-memory"] == outcome
 
 
@@ -52,7 +64,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "attention.json").write_text("{")
     entries, problems = speed_claims(tmp_path)
     assert {entry["outcome"] for entry in entries} == {NOT_RUN}
-    assert len(problems) == 3 and "attention.json is not JSON" in problems[0]
+    assert len(problems) == 3 and "attention.json is no benchmark result" in problems[0]
 
 
 def test_the_order_of_speed() -> None:

@@ -9,9 +9,11 @@ import torch
 
 from cosformer import cli
 from cosformer.lab import numbers as paper
-from cosformer.lab.paper import algorithm1, maps, text_speed
+from cosformer.lab.paper import algorithms, figures
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.samples import Sample, as_text, shortened
+from cosformer.lab.records import Measurement, Results, Run
+from cosformer.lab.render.trade_off import our_trade_offs
 
 
 def lines_of(path: Path) -> list[dict]:
@@ -20,7 +22,7 @@ def lines_of(path: Path) -> list[dict]:
 
 def test_algorithm1_of_one_key_gives_its_value() -> None:
     q, k, v = torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[3.0, 4.0]])
-    torch.testing.assert_close(algorithm1.algorithm1(q, k, v), v)
+    torch.testing.assert_close(algorithms.algorithm1(q, k, v), v)
 
 
 def test_algorithm1_is_the_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,15 +35,15 @@ def test_algorithm1_is_the_operator(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_algorithm1_notices_another_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = algorithm1.cosformer_attention
-    monkeypatch.setattr(algorithm1, "cosformer_attention", lambda *args, **more: real(*args, **more) * 1.001)
+    real = algorithms.cosformer_attention
+    monkeypatch.setattr(algorithms, "cosformer_attention", lambda *args, **more: real(*args, **more) * 1.001)
     assert cli.main(["reproduce", "algorithm1", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
     assert "DIFFERS" in capsys.readouterr().out
 
 
 def test_algorithm2_by_hand() -> None:
     matrix = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]])
-    assert maps.algorithm2([matrix], 0.5).tolist() == [[1, 1, 0], [0, 0, 1], [1, 1, 0]]
+    assert algorithms.algorithm2([matrix], 0.5).tolist() == [[1, 1, 0], [0, 0, 1], [1, 1, 0]]
 
 
 def test_algorithm2_is_ours(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_algorithm2_is_ours(tmp_path: Path) -> None:
 
 
 def test_algorithm2_notices_another_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "threshold_frequency", lambda matrices, threshold: np.zeros(matrices.shape[1:]))
+    monkeypatch.setattr(algorithms, "threshold_frequency", lambda matrices, threshold: np.zeros(matrices.shape[1:]))
     assert cli.main(["reproduce", "algorithm2", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
 
 
@@ -70,32 +72,31 @@ def test_table7_shows_the_paper_and_what_is_prepared(
     assert "40 / 90,000" in capsys.readouterr().out
 
 
-def speeds(**milliseconds: float) -> dict:
-    rows = []
-    for name, value in milliseconds.items():
-        row = {"what": "", "unit": "", "better": "higher", "value": 1.0, "milliseconds": {name: value}}
-        rows.append(row | {"id": f"text/training/2000/{name}"})
-        rows.append(
-            {"id": f"text/memory/training/2000/{name}", "what": "", "unit": "MB", "better": "lower", "value": 64.0}
-        )
-    return {"format": 1, "rows": rows}
+def speeds(**milliseconds: float) -> Results:
+    found = []
+    for name, mode in ((name, mode) for name in milliseconds for mode in ("inference", "training")):
+        place, value = {"attention": name, "mode": mode, "length": 2000}, milliseconds[name]
+        found.append(Measurement(kind="speed", unit="times", better="higher", value=1.0, milliseconds=value, **place))
+        found.append(Measurement(kind="memory", unit="MB", better="lower", value=64.0, **place))
+    machine = dict.fromkeys(("cpu", "instructions", "cores", "threads", "system", "python", "torch"), "")
+    return Results("text", "", "", machine, {"batch": 1, "width": 16}, tuple(found))
 
 
-def accuracy(recipe: str, attention: str, value: float) -> dict:
-    values = {"recipe": recipe, "attention": attention, "seed": 0, "status": "done", "learned": {"test": True}}
-    return values | {"scores": {"test": {"accuracy": value}}, "baseline": {"test": {"score": 0.1}}}
+def accuracy(recipe: str, attention: str, value: float) -> Run:
+    scores = {"test": {"accuracy": value}}
+    return Run(recipe, "classify", attention, 0, "done", scores=scores, learned={"test": True})
 
 
 def test_figure1_takes_score_speed_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [accuracy("lra-listops-small", "cosformer", 0.4), accuracy("lra-image-small", "cosformer", 0.5)]
     runs.append(accuracy("lra-listops-small", "softmax", 0.3))
-    found = text_speed.trade_offs(speeds(cosformer=20.0, local=10.0), runs, "small", 2000)
+    found = our_trade_offs(runs, speeds(cosformer=20.0, local=10.0))
     assert [(x.attention, x.score, x.speed, x.memory) for x in found] == [
-        ("cosformer", pytest.approx(40.0), 50.0, 64.0)
+        ("cosformer", pytest.approx(45.0), 50.0, 64.0)
     ]
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    (tmp_path / "docs" / "results" / "text.json").write_text(json.dumps(speeds(cosformer=20.0)))
-    text_speed.show(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
+    (tmp_path / "docs" / "results" / "text.json").write_text(speeds(cosformer=20.0).json())
+    figures.show(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
     assert "cosformer" in (tmp_path / "reproduce" / "figure1.svg").read_text()
     assert (tmp_path / "reproduce" / "figure1-paper.svg").exists()
     whose = [row["whose"] for row in lines_of(tmp_path / "reproduce" / "figure1.jsonl")]
@@ -111,32 +112,29 @@ def test_table5_and_figure1_without_speeds_say_not_run(tmp_path: Path, capsys: p
 def test_table5_measures_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
+    asked: list[dict] = []
 
-    def measure(args: object) -> dict:
-        asked.append(vars(args))
-        return {**speeds(cosformer=20.0), "settings": {"batch": 1, "width": 16}, "command": "c", "date": "d"}
+    def measure(name: str, options: dict, words: list[str], *, save: Path) -> Results:
+        asked.append(options)
+        save.write_text(speeds(cosformer=20.0).json())
+        return speeds(cosformer=20.0)
 
-    monkeypatch.setattr(text_speed.text, "measure", measure)
-    monkeypatch.setattr(text_speed.text, "tables", lambda found: [])
-    monkeypatch.setattr(text_speed, "source", lambda found: "where from")
+    monkeypatch.setattr("cosformer.lab.bench.runner.measure", measure)
     words = ["reproduce", "table5", "--runs", str(tmp_path), "--lengths", "32,64", "--batch", "1", "--width", "16"]
     for _ in range(2):
         assert cli.main([*words, "--attentions", "cosformer,softmax"]) == 0
     assert len(asked) == 1
     assert (asked[0]["lengths"], asked[0]["batch"], asked[0]["width"]) == ((32, 64), 1, 16)
     assert asked[0]["attentions"] == "cosformer,softmax"
-    assert len(lines_of(tmp_path / "reproduce" / "table5.jsonl")) == 2
+    assert len(lines_of(tmp_path / "reproduce" / "table5.jsonl")) == 4
 
 
 def test_figure4_draws_both_halves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from cosformer.lab.paper import curves
-
     runs = []
     for name, last in (("softmax", 5.0), ("cosformer", 4.5)):
-        line = {"recipe": "mlm-wikitext2-small", "attention": name, "seed": 0}
-        runs.append(line | {"train_loss": [[1, 7.0], [9, last]], "valid_loss": [[3, 6.5], [6, 6.0], [9, last]]})
-    curves.show(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
+        losses: dict = {"train_loss": [(1, 7.0), (9, last)], "valid_loss": [(3, 6.5), (6, 6.0), (9, last)]}
+        runs.append(Run("mlm-wikitext2-small", "mlm", name, 0, "done", **losses))
+    figures.show(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
     out = capsys.readouterr().out
     assert "6.500" in out and "4.500" in out and "not run" in out
     for half in ("training", "validation"):
@@ -165,15 +163,9 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
             raise FileNotFoundError("the run softmax has no best weights")
         return [np.eye(8)]
 
-    class Done:
-        def __init__(self, path: Path) -> None:
-            self.path, self.status = path, "done"
-
-    monkeypatch.setattr(maps, "state", lambda cell, runs: ("done", ""))
-    monkeypatch.setattr(maps, "place", lambda cell, runs: runs / cell.attention)
-    monkeypatch.setattr(maps, "read_run", lambda path: (Done(path), []))
-    monkeypatch.setattr(maps, "run_weights", weights)
-    maps.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
+    monkeypatch.setattr(figures, "finished", lambda cell, runs: runs / cell.attention)
+    monkeypatch.setattr(figures, "run_weights", weights)
+    figures.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
     out, err = capsys.readouterr()
     assert "skipped: the run softmax has no best weights" in err
     names = [row["attention"] for row in lines_of(tmp_path / "reproduce" / "figure3.jsonl")]

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from cosformer.lab.records import Measurement, Results
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 60.0
 _FLAGS = [
@@ -145,8 +147,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found.close()
 
 
-def _row(place: str, **more: Any) -> dict[str, Any]:
-    return {"id": place, "what": f"what {place}", "unit": "times faster", "better": "higher", **more}
+def _measured(kind: str, **more: Any) -> Measurement:
+    return Measurement(**{"kind": kind, "attention": "cosformer", "unit": "times faster", "better": "higher", **more})
 
 
 def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
@@ -160,6 +162,7 @@ def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) ->
         "learned": {"valid": True, "test": True},
         "baseline": {},
         "seconds": 90.0,
+        "cpu_seconds": 80.0,
         "machine": {"cpu": "a made-up CPU", "cores": 2},
         "command": f"cosformer train {recipe} --train.seed {seed}",
         "train_loss": [[50, 3.0 + seed], [100, 2.0 + seed]],
@@ -175,28 +178,29 @@ def results(tmp_path: Path) -> Path:
     folder.mkdir()
     machine = {"cpu": "another CPU", "instructions": "AVX2", "cores": 2, "threads": 2, "system": "Linux x86_64"}
     machine |= {"python": "3.11", "torch": "2.9", "load": 0.1}
-    about = {"format": 1, "command": "cosformer bench attention", "date": "2026-01-02", "commit": None}
-    about |= {"machine": machine, "settings": {}}
     spread = {"value": 12.5, "low": 12.0, "high": 13.0}
     times = [
-        _row(f"forward/{mode}/{n}/sdpa", **spread, milliseconds={"cosformer": n / 100, "sdpa": n**2 / 1e4})
+        _measured("forward", mode=mode, length=n, baseline="sdpa", **spread, milliseconds=a, baseline_milliseconds=b)
         for mode in ("causal", "non-causal")
-        for n in (1024, 4096)
+        for n, a, b in ((1024, 10.24, 105.0), (4096, 40.96, 1678.0))
     ]
     zoo = [
-        _row(f"zoo/{name}/plain/{kind}", value=1.0, low=1.0, high=1.0, by_length={"1024": 3.0, "2048": 6.5})
+        _measured(kind, attention=name, mode="plain", length=n, value=value, milliseconds=value)
         for name in ("cosformer", "linear")
         for kind in ("time", "memory")
+        for n, value in ((1024, 3.0), (2048, 6.5))
     ]
     text = []
     for mode in ("inference", "training"):
         for name, factor in (("softmax", 4.0), ("cosformer", 1.0)):
             for n in (1000, 2000):
-                both = {name: n * factor, "softmax": n * 4.0}
-                text.append(_row(f"text/{mode}/{n}/{name}", value=4 / factor, low=1.0, high=9.0, milliseconds=both))
-                text.append(_row(f"text/memory/{mode}/{n}/{name}", value=n * factor / 10, low=1.0, high=1.0))
-        text.append(_row(f"text/memory/{mode}/4000/softmax", note="out of memory: needs more than 8 GB"))
-        text.append(_row(f"text/memory/{mode}/4000/cosformer", value=400.0, low=1.0, high=1.0))
+                place = {"attention": name, "mode": mode, "length": n}
+                text.append(_measured("speed", **place, value=4 / factor, low=1.0, high=9.0, milliseconds=n * factor))
+                text.append(_measured("memory", **place, value=n * factor / 10))
+        note = "out of memory: needs more than 8 GB"
+        text.append(_measured("memory", attention="softmax", mode=mode, length=4000, note=note))
+        text.append(_measured("memory", mode=mode, length=4000, value=400.0))
+    peers = [_measured("forward", attention="local", baseline="a package", **spread)]
     finding = {"form": "causal, padded", "backend": "chunked", "dtype": "float64", "output": 3e-16, "gradient": 4e-15}
     check = {"exactness": [finding | {"limit": 1e-12, "passed": True}], "passed": True}
     claim = {"key": "lm", "says": "On par with softmax in causal language modelling", "where": "table 2"}
@@ -212,11 +216,12 @@ def results(tmp_path: Path) -> Path:
     panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}
     frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "size": 8, "panels": [panel]}
     frequency |= {"thresholds": [round(0.05 * i, 2) for i in range(1, 20)], "command": "cosformer reproduce figure3"}
+    benches = {"attention": times, "zoo": zoo, "text": text, "peers": peers}
+    for name, found in benches.items():
+        settings = {"batch": 2, "width": 256}
+        made = Results(name, "cosformer bench attention", "2026-01-02", machine, settings, tuple(found))
+        (folder / f"{name}.json").write_text(made.json())
     documents = {
-        "attention": about | {"rows": times},
-        "zoo": about | {"rows": zoo},
-        "text": about | {"rows": text, "settings": {"batch": 2, "width": 256}},
-        "peers": about | {"rows": [_row("peers/local", **spread, goal=1.0)]},
         "check": check,
         "ledger": {"format": 1, "claims": [claim, claim | {"outcome": "not run", "rows": []}]},
         "figure3": frequency,

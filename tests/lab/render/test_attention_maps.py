@@ -51,7 +51,8 @@ def test_options_belong_to_known_attentions() -> None:
 
 
 def test_it_writes_a_picture(tmp_path: Path) -> None:
-    image = pytest.importorskip("matplotlib.image")
+    from matplotlib import image
+
     draw_attention_maps(tmp_path / "one" / "maps.png", ["cosformer", "identity"])
     pixels = image.imread(tmp_path / "one" / "maps.png")[..., :3]
     blue, red = (pixels[..., 2] > pixels[..., 0] + 0.3), (pixels[..., 0] > pixels[..., 2] + 0.3)
@@ -61,7 +62,8 @@ def test_it_writes_a_picture(tmp_path: Path) -> None:
 
 
 def test_the_picture_in_the_docs_is_small_and_current(tmp_path: Path) -> None:
-    image = pytest.importorskip("matplotlib.image")
+    from matplotlib import image
+
     assert PICTURE.stat().st_size < 400_000
     draw_attention_maps(tmp_path / "maps.png")
     # the same panels in the same places; fonts and random numbers may differ between machines

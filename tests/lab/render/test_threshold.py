@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cosformer.lab.render.threshold import cosine_matrix, mean_distance, threshold_counts, threshold_frequency
+from cosformer.lab.render.frequency import cosine_matrix, mean_distance, threshold_counts, threshold_frequency
 
 
 def naive(matrices: list[np.ndarray], threshold: float) -> np.ndarray:

@@ -1,191 +1,178 @@
-"""``cosformer bench attention``: the operator against its baselines, or the attentions of the zoo against the length."""
+"""``cosformer bench attention``: the operator against torch's softmax attention, the authors' implementation and the
+machine's limit."""
 
-import argparse
-import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from cosformer import terminal
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosformer import machine, terminal
+from cosformer.lab.bench.measure import compared, in_fresh_process, interleaved, measured, peak_above_now
+from cosformer.lab.bench.released import released_attention, released_bytes
+from cosformer.lab.records import DIFFERENCE, Measurement
+from cosformer.ops.backends import available_backends
+from cosformer.ops.operator import cosformer_attention
 
 LENGTHS = (1, 8, 32, 63, 64, 128, 256, 1024, 4096, 16384)
-QUICK_LENGTHS = (8, 64, 256, 1024, 4096)
-ZOO_LENGTHS = (1024, 2048, 4096, 8192)
-QUICK_ZOO_LENGTHS = (512, 1024)
-MARKER, ZOO_MARKER = "bench attention", "bench zoo"
+QUICK = {"lengths": (8, 64, 256, 1024, 4096), "repeats": 3}
+HEADS, HEAD_DIM = 8, 64
+SHORT = 64  # below it a call takes microseconds, and a difference says more than a ratio
+LINEAR_FROM = 1024  # from here on the authors' implementation and the matmul limit are measured too
+BACKWARD_UP_TO = 4096
+PEAK_LENGTH = 65_536
+MILLION = 1_048_576
+LATE_TOKEN = 1_000_000
+MATMUL = 1024
+MODES = {"causal": True, "non-causal": False}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Every number is a ratio within one run, the median of repeats that take turns, with its quartiles. Two threads, "
-        "float32, one sequence, 8 heads of 64 channels. Run it on a quiet machine."
-    )
-    add = parser.add_argument
-    add("--lengths", type=_lengths, metavar="N,N,...", help=f"default: {','.join(map(str, LENGTHS))}")
-    add("--attentions", metavar="NAME,...|all", help="measure these of the zoo instead, time and memory by length")
-    add("--backend", default="auto", help="backend of the operator (default: auto)")
-    add("--threads", type=_positive, default=2, help="default: %(default)s")
-    add("--repeats", type=_positive, default=9, help="of each timing (default: %(default)s); long ones stop at 3")
-    add("--quick", action="store_true", help="fewer lengths and repeats: a minute instead of several")
-    add("--json", metavar="FILE", help="write the results there; '-' prints them instead of tables")
-    add("--resume", action="store_true", help="with --attentions: keep what an interrupted run wrote to --json FILE")
-    add("--read", type=Path, metavar="FILE", help="show the results in FILE, measure nothing")
-    add("--markdown", action="store_true", help="print Markdown tables")
-    add(
-        "--into",
-        type=Path,
-        metavar="FILE",
-        help=f"put the Markdown between FILE's '{MARKER}' (or '{ZOO_MARKER}') markers",
-    )
-    add("--compare", type=Path, metavar="OLD.json", help="print old against new; exit code 1 if a row got slower")
-    add("--tolerance", type=float, default=1.25, help="by more than this factor (default: %(default)s)")
+def measurements(
+    *, lengths: Sequence[int] = LENGTHS, backend: str = "auto", repeats: int = 9, threads: int = 2
+) -> Iterator[Measurement]:
+    backends = ["auto", *available_backends()]
+    if backend not in backends:
+        raise ValueError(f"--backend {backend} does not run here; there are: {', '.join(backends)}")
+    for n in lengths:
+        for mode in MODES:
+            yield from forward(n, mode, backend=backend, repeats=repeats)
+    for n in [n for n in lengths if LINEAR_FROM <= n <= BACKWARD_UP_TO][-1:]:
+        for mode in MODES:
+            yield training(n, mode, backend=backend, repeats=repeats)
+    yield training_memory(backend=backend, threads=threads)
+    yield time_per_token(backend=backend, repeats=repeats)
+    yield late_step(backend=backend, repeats=repeats)
 
 
-def run(args: argparse.Namespace) -> int:
-    from cosformer.lab.bench import results, table
-
-    if args.tolerance < 1:
-        raise ValueError(f"--tolerance {args.tolerance}: a factor of at least 1")
-    old = results.read(args.compare) if args.compare else None
-    new = results.read(args.read) if args.read else measure(args)
-    if args.json == "-":
-        print(json.dumps(new, indent=1))
-    elif args.json:
-        _write(new, Path(args.json))
-    if args.into:
-        text = args.into.read_text(encoding="utf-8")
-        marker = ZOO_MARKER if table.of_the_zoo(results.rows_of(new)) else MARKER
-        args.into.write_text(table.insert(text, marker, table.as_markdown(new)), encoding="utf-8")
-    out = sys.stderr if args.json == "-" else sys.stdout
-    if args.markdown:
-        print(table.as_markdown(new), file=out)
-    elif args.json != "-" and not args.into:
-        print(f"{table.as_text(table.tables(new))}\n\n{table.source(new)}")
-    return 0 if old is None else _compare(old, new, args.tolerance, out)
-
-
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark that ``args`` describe."""
-    import torch
-
-    from cosformer import machine
-    from cosformer.lab.bench import results
-
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    about = machine.describe(args.threads)
-    settings: dict[str, Any] = {
-        "quick": args.quick,
-        "repeats": args.repeats,
-        "backend": args.backend,
-        "batch": 1,
-        "heads": 8,
-        "channels": 64,
+def forward(n: int, mode: str, *, backend: str, repeats: int, baselines: bool = True) -> Iterator[Measurement]:
+    """One forward pass without gradients. ``baselines``: besides SDPA also the others, for long input."""
+    terminal.status(f"forward, {mode}, N={n:,}")
+    causal = MODES[mode]
+    q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM) for _ in range(3))
+    actions: dict[str, Callable[[], Any]] = {
+        "cosformer": lambda: cosformer_attention(q, k, v, causal=causal, max_len=n, backend=backend),
+        "sdpa": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
     }
-    found: list[Any] = []
-    if args.attentions is not None:
-        from cosformer.lab.bench import zoo
-
-        settings |= {"lengths": list(_zoo_lengths(args)), "protocol": zoo.PROTOCOL}
-        found = _kept(args, about, settings)
-    by_whom = machine.provenance(_command(args))
-    for row in _rows(args, {row.id for row in found}):
-        found.append(row)
-        # the zoo takes minutes: an interrupted run is not lost
-        if args.attentions is not None and args.json not in (None, "-"):
-            _write(results.document(found, about, by_whom, settings), Path(args.json))
-    terminal.status("")
-    return results.document(found, about, by_whom, settings)
-
-
-def _rows(args: argparse.Namespace, known: set[str]) -> Iterator[Any]:
-    """The rows still to be measured."""
-    repeats = min(args.repeats, 3) if args.quick else args.repeats
-    if args.attentions is None:
-        from cosformer.lab.bench import operator
-        from cosformer.ops.backends import available_backends
-
-        if args.resume:
-            raise ValueError("--resume goes on with a run of --attentions; the operator's is short: run it again")
-        backends = ["auto", *available_backends()]
-        if args.backend not in backends:
-            raise ValueError(f"--backend {args.backend} does not run here; there are: {', '.join(backends)}")
-        lengths = args.lengths or (QUICK_LENGTHS if args.quick else LENGTHS)
-        return operator.rows(lengths, backend=args.backend, repeats=repeats, threads=args.threads)
-    from cosformer.lab.bench import zoo
-
-    if args.backend != "auto":
-        raise ValueError(f"--backend {args.backend} is for the operator; leave it out with --attentions")
-    chosen = [name for name in zoo.names(args.attentions) if not zoo.ids(name) <= known]
-    return zoo.rows(chosen, _zoo_lengths(args), repeats=repeats, threads=args.threads)
+    baselines = baselines and n >= LINEAR_FROM
+    too_big = _too_big(n, causal) if baselines else ""
+    if baselines:
+        actions["matmul"] = matmul()
+        if not too_big:
+            actions["authors"] = _authors(q, k, v, causal)
+    with torch.no_grad():
+        times = interleaved(actions, repeats=repeats)
+    ours = times["cosformer"]
+    m = _operator("forward", mode, n, backend, "sdpa")
+    if n < SHORT:
+        m = replace(m, unit=DIFFERENCE, better="lower")
+    yield compared(m, ours, times["sdpa"])
+    if not baselines:
+        return
+    m = _operator("forward", mode, n, backend, "authors")
+    yield replace(m, note=too_big) if too_big else compared(m, ours, times["authors"])
+    m = replace(_operator("forward", mode, n, backend, "limit"), unit="times the limit", better="lower")
+    yield compared(m, ours, [share(n, HEADS, HEAD_DIM, HEAD_DIM) * x for x in times["matmul"]])
 
 
-def _zoo_lengths(args: argparse.Namespace) -> tuple[int, ...]:
-    return args.lengths or (QUICK_ZOO_LENGTHS if args.quick else ZOO_LENGTHS)
+def training(n: int, mode: str, *, backend: str, repeats: int) -> Measurement:
+    """Forward and backward."""
+    terminal.status(f"forward and backward, {mode}, N={n:,}")
+    causal = MODES[mode]
+    q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM, requires_grad=True) for _ in range(3))
+    gradient = torch.randn(1, HEADS, n, HEAD_DIM)
+
+    def train(attend: Callable[..., Tensor]) -> None:
+        torch.autograd.grad(attend(q, k, v), (q, k, v), gradient)
+
+    ours = partial(cosformer_attention, causal=causal, max_len=n, backend=backend)
+    theirs = partial(F.scaled_dot_product_attention, is_causal=causal)
+    times = interleaved({"ours": lambda: train(ours), "theirs": lambda: train(theirs)}, repeats=repeats)
+    return compared(_operator("training", mode, n, backend, "sdpa"), times["ours"], times["theirs"])
 
 
-def _kept(args: argparse.Namespace, machine: dict[str, Any], settings: dict[str, Any]) -> list[Any]:
-    """With --resume, the rows of attentions that --json FILE holds completely; they must be of this run's making."""
-    from cosformer.lab.bench import results, zoo
-
-    if not args.resume:
-        return []
-    if args.json in (None, "-"):
-        raise ValueError("--resume needs --json FILE, the file of the run to go on with")
-    old = results.read(Path(args.json))
-    same = ("cpu", "instructions", "cores", "threads", "torch")
-    if old["settings"] != settings or any(old["machine"][key] != machine[key] for key in same):
-        raise ValueError(f"{args.json} is from another machine or other settings; run without --resume")
-    rows = results.rows_of(old)
-    complete = [name for name in zoo.names("all") if zoo.ids(name) <= {row.id for row in rows}]
-    return [row for row in rows if row.id.split("/")[1] in complete]
-
-
-def _write(found: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def _command(args: argparse.Namespace) -> list[str]:
-    """The options that shape the numbers, as they would be typed."""
-    words = ["bench", "attention"]
-    if args.attentions:
-        words += ["--attentions", args.attentions]
-    if args.lengths:
-        words += ["--lengths", ",".join(map(str, args.lengths))]
-    for name, default in (("backend", "auto"), ("threads", 2), ("repeats", 9)):
-        if getattr(args, name) != default:
-            words += [f"--{name}", str(getattr(args, name))]
-    return [*words, "--quick"] if args.quick else words
-
-
-def _compare(old: dict[str, Any], new: dict[str, Any], tolerance: float, out: Any) -> int:
-    from cosformer.lab.bench import results, table
-
-    changes = results.compare(old, new)
-    if not changes:
-        raise ValueError("the two results have no row in common; compare runs of the same benchmark and lengths")
-    print("\n" + table.as_text([table.changes_table(changes, tolerance)]), file=out)
-    for key in ("cpu", "threads", "torch"):
-        if old["machine"][key] != new["machine"][key]:
-            print(f"Note: {key} was {old['machine'][key]}, is {new['machine'][key]}", file=out)
-    worse = [change for change in changes if change.worse > tolerance]
-    verdict = f"{len(worse)} of {len(changes)} rows got worse by more than {tolerance:g}x."
-    print("\n" + terminal.paint(verdict, "red" if worse else "green", out), file=out)
-    return 1 if worse else 0
-
-
-def _lengths(text: str) -> tuple[int, ...]:
+def training_memory(*, backend: str, threads: int) -> Measurement:
+    """Memory of a training step in a fresh process, everything included, over the bytes of q, k, v and out."""
+    terminal.status(f"peak memory, N={PEAK_LENGTH:,}")
+    m = replace(_operator("training memory", "causal", PEAK_LENGTH, backend), unit="times the bytes of q, k, v and out")
     try:
-        found = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: whole numbers with commas, like 1024,4096") from None
-    if found[0] < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: lengths start at 1")
-    return found
+        grown = in_fresh_process("cosformer.lab.bench.attention:training_peak", threads, n=PEAK_LENGTH, backend=backend)
+    except (RuntimeError, OSError) as error:
+        return replace(m, better="lower", note=f"not run: {error}")
+    tensors = 4 * PEAK_LENGTH * HEADS * HEAD_DIM * 4
+    return measured(replace(m, better="lower", megabytes=round(grown / 1e6)), [grown / tensors])
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1")
-    return int(text)
+def training_peak(n: int, backend: str) -> int:
+    """Runs in a fresh process: nothing of torch is warm, and the inputs count."""
+
+    def train() -> None:
+        q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM, requires_grad=True) for _ in range(3))
+        out = cosformer_attention(q, k, v, causal=True, max_len=n, backend=backend)
+        out.backward(torch.randn_like(out))
+
+    return peak_above_now(train)
+
+
+def time_per_token(*, backend: str, repeats: int) -> Measurement:
+    """Sixteen times the tokens should cost sixteen times the time."""
+    terminal.status(f"forward over {MILLION:,} tokens")
+    short = MILLION // 16
+    q, k, v = (torch.randn(1, 1, MILLION, HEAD_DIM) for _ in range(3))
+
+    def run(n: int) -> None:
+        cosformer_attention(q[:, :, :n], k[:, :, :n], v[:, :, :n], causal=True, max_len=MILLION, backend=backend)
+
+    with torch.no_grad():
+        times = interleaved({"long": lambda: run(MILLION), "short": lambda: run(short)}, repeats=repeats)
+    m = _operator("time per token", "causal", MILLION, backend, f"{short:,} tokens")
+    m = replace(m, variant="one head", unit="times", better="lower")
+    return compared(m, times["long"], [16 * x for x in times["short"]])
+
+
+def late_step(*, backend: str, repeats: int) -> Measurement:
+    """One token with a state: the cost must not depend on how many came before."""
+    terminal.status("one-token steps")
+    q, k, v = (torch.randn(1, HEADS, 1, HEAD_DIM) for _ in range(3))
+    step = partial(cosformer_attention, q, k, v, causal=True, max_len=MILLION, return_state=True, backend=backend)
+
+    def stepping(seen: int) -> Callable[[], Any]:
+        state = replace(step()[1], position=torch.tensor(seen - 1))
+        return lambda: step(state=state)
+
+    with torch.no_grad():
+        times = interleaved({"late": stepping(LATE_TOKEN), "early": stepping(10)}, repeats=max(repeats, 7))
+    m = replace(_operator("step", "", LATE_TOKEN, backend, "token 10"), unit="times", better="lower")
+    return compared(m, times["late"], times["early"])
+
+
+def share(n: int, heads: int, d: int, e: int) -> float:
+    """The least time of a call, in products of MATMUL x MATMUL matrices.
+
+    8 H N D E operations: two products of the 2D features with the E values, forming the state and reading it.
+    """
+    return 8 * heads * n * d * e / (2 * MATMUL**3)
+
+
+def matmul() -> Callable[[], Tensor]:
+    a, b, c = (torch.randn(MATMUL, MATMUL) for _ in range(3))
+    return lambda: torch.mm(a, b, out=c)
+
+
+def _operator(kind: str, mode: str, n: int, backend: str, baseline: str = "") -> Measurement:
+    given = "" if backend == "auto" else backend
+    place: dict[str, Any] = {"kind": kind, "mode": mode, "length": n, "backend": given, "baseline": baseline}
+    return Measurement(attention="cosformer", **place, unit="times faster", better="higher")
+
+
+def _authors(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor]:
+    """The same numbers in that module's layout, contiguous there."""
+    inputs = [x.permute(2, 0, 1, 3).flatten(2).contiguous() for x in (q, k, v)]
+    return lambda: released_attention(*inputs, num_heads=HEADS, causal=causal)
+
+
+def _too_big(n: int, causal: bool) -> str:
+    need, have = released_bytes(n, HEADS, HEAD_DIM, causal), machine.memory("MemAvailable")
+    return f"not run: needs {need / 1e9:.0f} GB, {have / 1e9:.0f} GB are free" if need > 0.7 * have else ""

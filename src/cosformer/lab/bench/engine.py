@@ -1,27 +1,27 @@
 """What the training engine costs: its seconds per update over those of a bare loop on the same model and data."""
 
-import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from cosformer import terminal
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
-from cosformer.lab.bench.measure import ratio, spread
-from cosformer.lab.bench.results import Row, measured
+from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
+from cosformer.json_files import read_lines
+from cosformer.lab.bench.measure import compared
+from cosformer.lab.records import Measurement
 from cosformer.tasks import build_task
 from cosformer.train import start_model, train
 
 ROWS, LENGTH = 4, 512  # small batches: the engine's share of an update is largest there
 LOG_EVERY = 5
 ROUNDS = 3
-GOAL = 1.10
 
 
-def row(steps: int, *, threads: int) -> Row:
-    """The row ``train/engine``: runs of ``steps`` updates by the engine and by the loop in turn."""
+def measurement(steps: int, *, threads: int) -> Measurement:
+    """Runs of ``steps`` updates by the engine and by the loop in turn."""
     if steps < 2 * LOG_EVERY:
         raise ValueError(f"{steps} updates of the engine are too few to time; at least {2 * LOG_EVERY}")
     experiment = _experiment(steps, threads)
@@ -30,11 +30,10 @@ def row(steps: int, *, threads: int) -> Row:
         terminal.status(f"the engine against a bare loop, turn {turn + 1} of {ROUNDS} ...")
         engine.append(_engine(experiment))
         bare.append(_bare(experiment))
-    found = {"engine": engine, "bare": bare}
-    milliseconds = {name: float(f"{1e3 * spread(times).median:.4g}") for name, times in found.items()}
-    what = f"an update by the engine over one by a bare loop, {ROWS} rows of {LENGTH} tokens"
-    result = Row("train/engine", what, "times the loop", "lower", goal=GOAL, milliseconds=milliseconds)
-    return measured(result, ratio(engine, bare))
+    m = Measurement(
+        kind="engine update", attention="cosformer", length=LENGTH, batch=ROWS, unit="times", better="lower"
+    )
+    return compared(replace(m, baseline="a bare loop"), engine, bare)
 
 
 def _experiment(steps: int, threads: int) -> Experiment:
@@ -68,8 +67,8 @@ def _engine(experiment: Experiment) -> float:
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         train(experiment, run, quiet=True)
-        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        seen = [(line["step"], line["seconds"]) for line in lines if line["kind"] == "train"]
+        lines, _ = read_lines(run / METRICS_FILE)
+    seen = [(line["step"], line["seconds"]) for _, line in lines if line["kind"] == "train"]
     (first, start), (last, end) = seen[0], seen[-1]
     return (end - start) / (last - first)
 

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SAMPLE_SECONDS = (
-    0.02  # calls shorter than this are repeated within a sample: the clock and the scheduler cost microseconds
-)
+from cosformer.lab.records import DIFFERENCE, Measurement
+
+# calls shorter than this are repeated within a sample: the clock and the scheduler cost microseconds
+SAMPLE_SECONDS = 0.02
 FEWEST_REPEATS = 3
 
 
@@ -68,6 +70,32 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
     return spread([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
+def measured(m: Measurement, samples: Sequence[float]) -> Measurement:
+    """``m`` with the median and quartiles of ``samples``, rounded to what a benchmark can tell; of one sample, its value."""
+    value, low, high = (float(f"{x:.4g}") for x in spread(samples))
+    return replace(m, value=value, low=low, high=high) if len(samples) > 1 else replace(m, value=value)
+
+
+def compared(m: Measurement, ours: Sequence[float], theirs: Sequence[float] | None) -> Measurement:
+    """``m`` with the seconds of its attention against those of its baseline; None: the baseline did not run.
+
+    Where higher is better the value is how many times faster ours is, otherwise how many times as long it takes; with the
+    unit DIFFERENCE, the microseconds it takes more.
+    """
+    m = replace(m, milliseconds=_milliseconds(ours))
+    if theirs is None:
+        return m
+    m = replace(m, baseline_milliseconds=_milliseconds(theirs))
+    pairs = list(zip(ours, theirs, strict=True))
+    if m.unit == DIFFERENCE:
+        return measured(m, [1e6 * (a - b) for a, b in pairs])
+    return measured(m, [b / a if m.better == "higher" else a / b for a, b in pairs])
+
+
+def _milliseconds(samples: Sequence[float]) -> float:
+    return float(f"{1e3 * spread(samples).median:.4g}")
+
+
 def _seconds(action: Callable[[], Any], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
@@ -107,9 +135,9 @@ def in_fresh_process(function: str, threads: int, **arguments: Any) -> Any:
 def peak_above_now(action: Callable[[], Any]) -> int:
     """Bytes by which resident memory peaks above its present level while ``action`` runs (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     action()
-    return _resident("VmHWM") - before
+    return resident("VmHWM") - before
 
 
 @contextmanager
@@ -118,7 +146,7 @@ def limited_memory(size: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _resident("VmData") + size
+    limit = resident("VmData") + size
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
@@ -126,7 +154,8 @@ def limited_memory(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
+    """Bytes of this process, by a field of its status (VmRSS, VmData …)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

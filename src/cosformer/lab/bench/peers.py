@@ -1,97 +1,52 @@
 """``cosformer bench peers``: each attention against the independent package of the same method, in one run."""
 
-import argparse
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from cosformer import terminal
+from cosformer.attention import build_attention
 from cosformer.extras import MissingExtra, require
-from cosformer.lab.bench import output
+from cosformer.lab.bench.measure import compared, interleaved
+from cosformer.lab.records import Measurement
+from cosformer.ops.operator import cosformer_attention, linear_attention
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cosformer.lab.bench.table import Table
-
-MARKER = "bench peers"
 HEADS, HEAD_DIM, WIDTH, LENGTH = 8, 64, 512, 4096
 Action = Callable[[], Any]
-# times the package's time, where more than being faster is wanted
-GOALS = {"linear, causal": 0.333, "cosformer, causal, 128 channels in theirs": 0.143}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        f"Forward pass at {LENGTH:,} tokens, {HEADS} heads of {HEAD_DIM} channels, float32: time of ours over time of the"
-        " package's, the two taking turns; below 1 ours is faster. Where the package brings projections, ours has them too."
-    )
-    parser.add_argument("--threads", type=int, default=2, help="default: 2")
-    parser.add_argument("--repeats", type=int, default=7, help="of each timing (default: 7)")
-    output.add_options(parser, MARKER)
-
-
-def run(args: argparse.Namespace) -> int:
-    return output.show(args, MARKER, measure, tables)
-
-
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark that ``args`` describe."""
-    from dataclasses import replace
-
-    import torch
-
-    from cosformer import machine
-    from cosformer.lab.bench.measure import interleaved, ratio
-    from cosformer.lab.bench.results import Row, document, measured
-
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    about = machine.describe(args.threads)
-    rows = []
-    for name, package, pair in PAIRS:
-        row = Row(f"peers/{name}", f"{name} over {package}", "times the package's", "lower", goal=GOALS.get(name, 1.0))
-        terminal.status(name)
+def measurements(*, repeats: int = 7, threads: int = 2) -> Iterator[Measurement]:
+    """Time of ours over time of the package's. Where the package brings projections, ours has them too."""
+    for attention, mode, package, variant, pair in PAIRS:
+        terminal.status(f"{attention} over {package}")
+        place: dict[str, Any] = {"attention": attention, "mode": mode, "length": LENGTH, "baseline": package}
+        m = Measurement(kind="forward", **place, variant=variant, unit="times the package's", better="lower")
         try:
             with torch.no_grad():
                 ours, theirs = pair()
-                times = interleaved({"ours": ours, "theirs": theirs}, repeats=args.repeats)
-            row = measured(row, ratio(times["ours"], times["theirs"]))
+                times = interleaved({"ours": ours, "theirs": theirs}, repeats=repeats)
+            yield compared(m, times["ours"], times["theirs"])
         except MissingExtra as error:
-            row = replace(row, note=f"not run: {error}")
-        rows.append(row)
-    terminal.status("")
-    return document(rows, about, machine.provenance(["bench", "peers"]), {"length": LENGTH, "repeats": args.repeats})
-
-
-def tables(found: dict[str, Any]) -> "list[Table]":
-    """What is wanted and reached, for every pair."""
-    from cosformer.lab.bench.results import rows_of
-    from cosformer.lab.bench.table import goals
-
-    title = f"Forward pass at {found['settings']['length']:,} tokens: time of ours over the package's (median and quartiles)."
-    return [goals(rows_of(found), title)]
+            yield replace(m, note=f"not run: {error}")
 
 
 def _build(name: str, *, causal: bool = False, **options: Any) -> Any:
-    from cosformer.attention import build_attention
-
     sizes = {"num_heads": HEADS, "head_dim": HEAD_DIM, "max_len": LENGTH}
     return build_attention(name, causal=causal, **sizes, **options).eval()
 
 
-def _heads() -> Iterator["Tensor"]:
-    import torch
-
+def _heads() -> Iterator[Tensor]:
     return (torch.randn(1, HEADS, LENGTH, HEAD_DIM) for _ in range(3))
 
 
-def _projected(attention: Any, output: bool = True) -> Callable[["Tensor"], "Tensor"]:
+def _projected(attention: Any, output: bool = True) -> Callable[[Tensor], Tensor]:
     """``attention`` between projections without bias, as the packages that take a sequence of vectors have them."""
-    from torch import nn
-
     q, k, v, o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
-    def call(x: "Tensor") -> "Tensor":
+    def call(x: Tensor) -> Tensor:
         parts = (f(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for f in (q, k, v))
         y = attention(*parts).transpose(1, 2).flatten(2)
         return o(y) if output else y
@@ -99,9 +54,7 @@ def _projected(attention: Any, output: bool = True) -> Callable[["Tensor"], "Ten
     return call
 
 
-def _vectors() -> "Tensor":
-    import torch
-
+def _vectors() -> Tensor:
     return torch.randn(1, LENGTH, WIDTH)
 
 
@@ -144,8 +97,6 @@ def _reformer(causal: bool) -> tuple[Action, Action]:
 
 def _linear() -> tuple[Action, Action]:
     """Plain causal linear attention of given features; ours divides by the row sums, the package's product does not."""
-    from cosformer.ops.operator import linear_attention
-
     package = require("peers", "fast_transformers.causal_product")
     q, k, v = _heads()
     q, k = q.relu(), k.relu()
@@ -159,10 +110,6 @@ def _cosformer(copies: int = 1) -> tuple[Action, Action]:
     (four times that for 64). With the values once it takes half of that, and a seventh of a half would be less than the matrix
     products alone need.
     """
-    import torch
-
-    from cosformer.ops.operator import cosformer_attention
-
     package = require("peers", "fast_transformers.causal_product")
     q, k, v = _heads()
     angle = torch.pi / 2 * torch.arange(LENGTH)[:, None] / LENGTH
@@ -173,8 +120,6 @@ def _cosformer(copies: int = 1) -> tuple[Action, Action]:
 
 
 def _clustered() -> tuple[Action, Action]:
-    import torch
-
     package, masking = (require("peers", f"fast_transformers.{name}") for name in ("attention", "masking"))
     theirs = package.ImprovedClusteredAttention(100, iterations=10, bits=32, topk=32, attention_dropout=0.0).eval()
     full, lengths = masking.FullMask(LENGTH), masking.LengthMask(torch.tensor([LENGTH]))
@@ -185,16 +130,12 @@ def _clustered() -> tuple[Action, Action]:
 
 
 def _without_projections(module: Any) -> Any:
-    from torch import nn
-
     for name in ("query", "key", "value"):
         setattr(module, name, nn.Identity())
     return module.eval()
 
 
 def _longformer() -> tuple[Action, Action]:
-    import torch
-
     require("oracles", "transformers")
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
@@ -209,8 +150,6 @@ def _longformer() -> tuple[Action, Action]:
 
 
 def _bigbird() -> tuple[Action, Action]:
-    import torch
-
     require("oracles", "transformers")
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
@@ -223,19 +162,19 @@ def _bigbird() -> tuple[Action, Action]:
     return lambda: ours(q, k, v), lambda: theirs(x, band, rows, columns, blocked, blocked)
 
 
-# name, package, (ours, theirs) ready to be timed
-PAIRS: list[tuple[str, str, Callable[[], tuple[Action, Action]]]] = [
-    ("linformer", "linformer", _linformer),
-    ("nystrom", "nystrom-attention", _nystrom),
-    ("performer", "performer-pytorch", _performer),
-    ("local", "local-attention", lambda: _local(False)),
-    ("local, causal", "local-attention", lambda: _local(True)),
-    ("reformer", "reformer-pytorch", lambda: _reformer(False)),
-    ("reformer, causal", "reformer-pytorch", lambda: _reformer(True)),
-    ("linear, causal", "pytorch-fast-transformers", _linear),
-    ("cosformer, causal", "pytorch-fast-transformers", _cosformer),
-    ("cosformer, causal, 128 channels in theirs", "pytorch-fast-transformers", lambda: _cosformer(2)),
-    ("clustered", "pytorch-fast-transformers", _clustered),
-    ("longformer", "transformers", _longformer),
-    ("bigbird", "transformers", _bigbird),
+# attention, mode, package, what else tells a pair apart, (ours, theirs) ready to be timed
+PAIRS: list[tuple[str, str, str, str, Callable[[], tuple[Action, Action]]]] = [
+    ("linformer", "non-causal", "linformer", "", _linformer),
+    ("nystrom", "non-causal", "nystrom-attention", "", _nystrom),
+    ("performer", "non-causal", "performer-pytorch", "", _performer),
+    ("local", "non-causal", "local-attention", "", lambda: _local(False)),
+    ("local", "causal", "local-attention", "", lambda: _local(True)),
+    ("reformer", "non-causal", "reformer-pytorch", "", lambda: _reformer(False)),
+    ("reformer", "causal", "reformer-pytorch", "", lambda: _reformer(True)),
+    ("linear", "causal", "pytorch-fast-transformers", "", _linear),
+    ("cosformer", "causal", "pytorch-fast-transformers", "", _cosformer),
+    ("cosformer", "causal", "pytorch-fast-transformers", "128 channels in theirs", lambda: _cosformer(2)),
+    ("clustered", "non-causal", "pytorch-fast-transformers", "", _clustered),
+    ("longformer", "non-causal", "transformers", "", _longformer),
+    ("bigbird", "non-causal", "transformers", "", _bigbird),
 ]

@@ -1,15 +1,17 @@
-"""Steps of a model to be timed, and whether one fits into memory."""
+"""Steps of a model to be timed, on any device, and whether one fits into memory."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cosformer.lab.bench.measure import limited_memory
+from cosformer import machine
+from cosformer.lab.bench.measure import limited_memory, peak_above_now
+from cosformer.lab.render.bench_tables import OUT_OF_MEMORY
 
 Step = Callable[[], None]
-OUT_OF_MEMORY = "out of memory"
 
 
 def training_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
@@ -21,6 +23,7 @@ def training_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
         optimizer.zero_grad()
         model(**batch).loss.backward()
         optimizer.step()
+        _finish(batch)
 
     return step
 
@@ -32,24 +35,56 @@ def inference_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
         model.eval()
         with torch.no_grad():
             model(**batch)
+        _finish(batch)
 
     return step
 
 
-def attempt(build: Callable[[], Step], memory: int) -> tuple[Step | None, str]:
+def attempt(build: Callable[[], Step], memory: int, device: str = "cpu") -> tuple[Step | None, str]:
     """The step that ``build`` makes, run once within ``memory`` bytes; or None and why it did not run."""
     try:
-        with limited_memory(memory):
+        with _limited(memory, device):
             step = build()
             step()
     except (ValueError, RuntimeError, MemoryError) as error:
-        return None, reason(error, memory)
+        return None, _reason(error, memory, device)
     return step, ""
 
 
-def reason(error: Exception, memory: int) -> str:
+def peak(step: Step, memory: int, device: str = "cpu") -> int | str:
+    """Bytes by which memory peaks above its present level during ``step``, or why it did not run."""
+    try:
+        if not device.startswith("cuda"):
+            with limited_memory(memory):
+                return peak_above_now(step)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        return torch.cuda.max_memory_allocated(device) - before
+    except (ValueError, RuntimeError, MemoryError) as error:
+        return _reason(error, memory, device)
+
+
+def memory_limit(gigabytes: float | None) -> int:
+    """Bytes that one model's step may take: as given, or most of what is free."""
+    return int(1e9 * gigabytes) if gigabytes else int(0.7 * machine.memory("MemAvailable"))
+
+
+def _finish(batch: dict[str, Tensor]) -> None:
+    """A GPU works on after the call has returned."""
+    device = next(iter(batch.values())).device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _limited(memory: int, device: str) -> Any:
+    return nullcontext() if device.startswith("cuda") else limited_memory(memory)  # a GPU's memory is its own limit
+
+
+def _reason(error: Exception, memory: int, device: str) -> str:
     """Why a step did not run, in one line."""
-    lines: list[Any] = str(error).splitlines() or [type(error).__name__]
+    lines = str(error).splitlines() or [type(error).__name__]
     if isinstance(error, MemoryError) or "allocate" in lines[0]:
-        return f"{OUT_OF_MEMORY}: more than {memory / 1e9:.3g} GB"
+        room = "the GPU has" if device.startswith("cuda") else f"{memory / 1e9:.3g} GB"
+        return f"{OUT_OF_MEMORY}: more than {room}"
     return f"not run: {lines[0]}"

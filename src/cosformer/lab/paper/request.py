@@ -1,10 +1,11 @@
 """What was asked of ``cosformer reproduce``."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from cosformer.json_files import write_lines
 
 
 @dataclass(frozen=True)
@@ -36,5 +37,5 @@ class Request:
     def write_lines(self, values: Iterable[dict[str, Any]]) -> Path:
         """One line of JSON each, into the target's file."""
         path = self.out / f"{self.target}.jsonl"
-        path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
+        write_lines(path, values)
         return path

@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cosformer.lab.paper.cells import Cell, recipes_of
-from cosformer.lab.paper.ledger import Line
 from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.state import DONE, diverged, place, state
-from cosformer.lab.paper.verdict import NOT_RUN
-from cosformer.lab.records import read_run
+from cosformer.lab.paper.summary import finished
+from cosformer.lab.records import NOT_RUN, Run
 
 OURS, VANILLA = "cosformer", "softmax"
 SHOWN = 3  # of each kind
@@ -37,17 +35,17 @@ class Sample:
         )
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
+def show(request: Request, runs: Sequence[Run]) -> None:
     """Print how often each is right, and a few samples of either kind; write every row as JSON lines."""
     found: list[Sample] = []
     for recipe in recipes_of("samples", request.scale):
-        runs = {name: finished(Cell(recipe, name, 0), request.runs) for name in (OURS, VANILLA)}
-        missing = [name for name, path in runs.items() if path is None]
+        folders = {name: finished(Cell(recipe, name, 0), request.runs) for name in (OURS, VANILLA)}
+        missing = [name for name, path in folders.items() if path is None]
         if missing:
             print(f"{recipe}: {NOT_RUN} ({' and '.join(missing)})\n")
             continue
         try:
-            samples = answers(recipe, {name: path for name, path in runs.items() if path is not None})
+            samples = answers(recipe, {name: path for name, path in folders.items() if path is not None})
         except (FileNotFoundError, ValueError) as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue
@@ -55,14 +53,6 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         print(as_text(recipe, samples))
     if found:
         print(f"Every row: {request.write_lines(asdict(sample) | {'kind': sample.kind} for sample in found)}")
-
-
-def finished(cell: Cell, runs: Path) -> Path | None:
-    """The folder of the cell's run, if it is done and has weights."""
-    if state(cell, runs)[0] != DONE:
-        return None
-    run, _ = read_run(place(cell, runs))
-    return None if run is None or diverged(run) else run.path
 
 
 def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:

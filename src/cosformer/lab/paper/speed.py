@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.lab import numbers as paper
-from cosformer.lab.bench.results import Row, read, rows_of
-from cosformer.lab.bench.steps import OUT_OF_MEMORY
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED, Verdict, together
+from cosformer.lab.records import Results, read_results
+from cosformer.lab.render.bench_tables import OUT_OF_MEMORY
 
 LARGEST_EXPONENT = 1.15
 SHORTEST = 1024
@@ -17,16 +17,16 @@ ORDER_LENGTHS = (2000, 4000)
 
 def speed_claims(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The entries of the ledger, from ``attention.json``, ``zoo.json`` and ``text.json`` in ``folder``; and what is missing."""
-    rows: dict[str, dict[str, Row]] = {}
+    found: dict[str, Results | None] = {}
     problems = []
     for name in ("attention", "zoo", "text"):
         path = folder / f"{name}.json"
         try:
-            rows[name] = {row.id: row for row in rows_of(read(path))}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            rows[name] = {}
+            found[name] = read_results(path)
+        except (OSError, ValueError) as error:
+            found[name] = None
             problems.append(f"{path}: {error}")
-    return [_linear_time(rows), _linear_memory(rows), _order(rows["text"])], problems
+    return [_linear_time(found["attention"]), _linear_memory(found["zoo"]), _order(found["text"])], problems
 
 
 def exponent(by_length: Mapping[int, float]) -> float | None:
@@ -38,15 +38,14 @@ def exponent(by_length: Mapping[int, float]) -> float | None:
     return math.log(x_1 / x_0) / math.log(n_1 / n_0)
 
 
-def _linear_time(rows: dict[str, dict[str, Row]]) -> dict[str, Any]:
+def _linear_time(results: Results | None) -> dict[str, Any]:
     verdicts, table = [], []
     for mode in ("causal", "non-causal"):
-        times: dict[str, dict[int, float]] = {"cosformer": {}, "sdpa": {}}
-        for row in rows["attention"].values():
-            kind, _, rest = row.id.partition("/")
-            if kind == "forward" and rest.startswith(f"{mode}/") and rest.endswith("/sdpa"):
-                for name in times:
-                    times[name][int(rest.split("/")[1])] = row.milliseconds[name]
+        measured = results.find(kind="forward", mode=mode, baseline="sdpa") if results else []
+        times = {
+            "cosformer": {m.length or 0: m.milliseconds or 0.0 for m in measured},
+            "sdpa": {m.length or 0: m.baseline_milliseconds or 0.0 for m in measured},
+        }
         verdicts.append(_judge(times["cosformer"], f"the operator's time, {mode}", exponent(times["sdpa"])))
         table += [_row(f"{name}, {mode}", found, "ms") for name, found in times.items()]
     entry = {
@@ -59,11 +58,11 @@ def _linear_time(rows: dict[str, dict[str, Row]]) -> dict[str, Any]:
     return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": table}
 
 
-def _linear_memory(rows: dict[str, dict[str, Row]]) -> dict[str, Any]:
+def _linear_memory(results: Results | None) -> dict[str, Any]:
     verdicts, table = [], []
     for mode, name in (("causal", "causal"), ("plain", "non-causal")):
-        row = rows["zoo"].get(f"zoo/cosformer/{mode}/memory")
-        found = {int(n): value for n, value in row.by_length.items()} if row else {}
+        measured = results.find(kind="memory", attention="cosformer", mode=mode) if results else []
+        found = {m.length or 0: m.value for m in measured if m.value is not None}
         verdicts.append(_judge(found, f"peak memory above the inputs, {name}", None))
         table.append(_row(f"cosformer, {name}", found, "MB"))
     entry = {
@@ -95,7 +94,7 @@ def _row(name: str, by_length: Mapping[int, float], unit: str) -> dict[str, Any]
     return row
 
 
-def _order(text: dict[str, Row]) -> dict[str, Any]:
+def _order(text: Results | None) -> dict[str, Any]:
     """cosFormer against every other attention of table 5, in inference and training."""
     contradicted, overlaps, pairs = [], 0, 0
     for kind, speeds in paper.TABLE5.items():
@@ -136,11 +135,12 @@ def order_verdict(contradicted: list[str], overlaps: int, pairs: int) -> Verdict
     return Verdict(HOLDS, f"{pairs - overlaps} of {pairs} pairs come in the paper's order, the others overlap")
 
 
-def _speed(text: dict[str, Row], kind: str, length: int, name: str) -> tuple[float, float] | None:
+def _speed(text: Results | None, mode: str, length: int, name: str) -> tuple[float, float] | None:
     """The quartiles of its speed, as a multiple of softmax's; zeros where it ran out of memory; None: not run."""
-    row, memory = text.get(f"text/{kind}/{length}/{name}"), text.get(f"text/memory/{kind}/{length}/{name}")
-    if row is not None and row.value is not None:
-        return row.low or row.value, row.high or row.value
+    place = {"mode": mode, "length": length, "attention": name}
+    speed, memory = (text.one(kind=kind, **place) if text else None for kind in ("speed", "memory"))
+    if speed is not None and speed.value is not None:
+        return speed.low or speed.value, speed.high or speed.value
     return (0.0, 0.0) if memory is not None and memory.note.startswith(OUT_OF_MEMORY) else None
 
 

@@ -5,20 +5,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, Experiment, load_experiment
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.records import RESULT_FILE, Run, read_run
+from cosformer.lab.records import read_run
 
 MISSING, HALF, DONE, OTHER, BROKEN = "missing", "half", "done", "other", "broken"
-DIVERGED = "is not a number"  # in the reason of a run that failed for that
 
 # what does not change the numbers: how a run was watched
 _FREE = {"note", "train.threads", "train.tracker", "train.log_every", "train.keep", "train.diagnostics"}
-
-
-def diverged(run: Run) -> bool:
-    """Whether the run ended because its loss or a gradient was not a number: a result, not a mishap."""
-    return run.status == "failed" and DIVERGED in str(run.info.get("reason"))
 
 
 def state(cell: Cell, runs: Path) -> tuple[str, str]:
@@ -28,12 +22,12 @@ def state(cell: Cell, runs: Path) -> tuple[str, str]:
         return MISSING, ""
     ended = (folder / RESULT_FILE).exists()  # looked for before it is read: a run may end in between
     run, problems = read_run(folder)
-    if run is None:
+    if run is None or run.experiment is None:
         return BROKEN, f"{problems[0]}; remove {folder} to run it again"
     found = differences(run.experiment, cell, runs)
     if found:
         return OTHER, f"{folder} holds another experiment ({'; '.join(found)}); move it away or give other --runs"
-    if run.result is not None or diverged(run):
+    if run.finished or run.diverged:
         return DONE, ""
     if not ended:
         return HALF, ""

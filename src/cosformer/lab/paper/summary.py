@@ -1,147 +1,84 @@
-"""A finished run in one line of JSON, small enough to commit; the ledger and the tables are made from such lines."""
+"""The finished runs of cells, as they are kept: small enough to commit, with the command as anyone would type it."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.state import DONE, HALF, diverged, place, state, unreadable
-from cosformer.lab.records import Curve, Run, read_run
+from cosformer.lab.paper.state import DONE, HALF, place, state, unreadable
+from cosformer.lab.records import Run, read_run
 
-CURVE_POINTS = 40
-_RESULT = (
-    "score",
-    "scores",
-    "baseline",
-    "learned",
-    "steps",
-    "tokens",
-    "parameters",
-    "seconds",
-    "cpu_seconds",
-    "machine",
-    "date",
-    "commit",
-)
-_NEEDED = (
-    "recipe",
-    "attention",
-    "seed",
-    "status",
-    "scores",
-    "baseline",
-    "learned",
-    "cpu_seconds",
-    "machine",
-    "command",
-)
+_NEEDED = ("cpu_seconds", "machine")  # of a result, for the pages
 
 
-def summary(run: Run, cell: Cell) -> dict[str, Any] | None:
-    """What is kept of the ``run`` of ``cell``; None while it is not finished."""
-    source = run.result or (run.info if diverged(run) else None)
-    if source is None:
-        return None
-    line: dict[str, Any] = {
-        "recipe": cell.recipe,
-        "task": run.task,
-        "attention": cell.attention,
-        "seed": cell.seed,
-        "status": "done" if run.result else "diverged",
-        "reason": None if run.result else run.info.get("reason"),
-    }
-    line |= {"scores": {}, "baseline": {}, "learned": {}} | {key: source[key] for key in _RESULT if key in source}
-    # as anyone would type it: the run may have been resumed, and lies somewhere on one machine
-    runs = Path("runs")
-    start = None if cell.before is None else runs / cell.before.name
-    line["command"] = " ".join(["cosformer", *cell.words(runs / cell.name, start, run.experiment.train.threads)])
-    line["train_loss"] = thinned(run.train_curve("loss"))
-    line["valid_loss"] = thinned(run.eval_curve(_selection(run), "loss"))
-    line["note"] = run.experiment.note
-    return _rounded(line)
-
-
-def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of the cells that are done, sorted, and what could not be read or is another experiment."""
+def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[Run], list[str]]:
+    """The runs of the cells that are done, sorted, and what could not be read or is another experiment."""
     cells = list(dict.fromkeys(cells))
-    lines, problems = [], unreadable(cells, runs)
+    done, problems = [], unreadable(cells, runs)
     for cell in cells:
         kind, why = state(cell, runs)
         problems += [why] if why and not any(why.startswith(problem) for problem in problems) else []
         problems += [f"{cell.name} is not done"] if kind == HALF else []
         run, found = read_run(place(cell, runs)) if kind == DONE else (None, [])
         problems += found
-        line = summary(run, cell) if run is not None else None
-        missing = [key for key in _NEEDED if line is not None and key not in line]
+        missing = [name for name in _NEEDED if run is not None and not getattr(run, name)]
         if missing:
             problems.append(f"the result of {runs / cell.name} lacks {', '.join(missing)}")
-        elif line is not None:
-            lines.append(line)
-    return sorted(lines, key=_key), problems
+        elif run is not None:
+            done.append(_of_cell(run, cell))
+    return sorted(done, key=cell_key), problems
 
 
-def write_lines(lines: Iterable[dict[str, Any]], path: Path) -> None:
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+def cell_key(run: Run) -> tuple[str, str, int, float]:
+    """What tells runs apart: recipe, attention, seed and, in the search of rates, the rate (0 elsewhere)."""
+    return *run.cell, run.extra.get("rate") or 0.0
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of a file that ``write_lines`` wrote, and a sentence for each that cannot be read; none without the file."""
-    if not path.exists():
-        return [], [f"{path} is missing"]
-    lines, problems = [], []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except ValueError:
-            line = None
-        missing = [key for key in _NEEDED if key not in line] if isinstance(line, dict) else ["a JSON object"]
-        if missing:
-            problems.append(f"{path} line {number} cannot be used: it lacks {', '.join(missing)}")
-        else:
-            lines.append(line)
-    return sorted(lines, key=_key), problems
+def merged(*parts: Iterable[Run]) -> list[Run]:
+    """The runs of all parts, sorted; one that is in several counts once, as it is in the first."""
+    found: dict[tuple[str, str, int, float], Run] = {}
+    for run in (run for part in parts for run in part):
+        found.setdefault(cell_key(run), run)
+    return [found[key] for key in sorted(found)]
 
 
-def one_line(line: dict[str, Any]) -> str:
+def append_line(run: Run, path: Path) -> None:
+    """Add the run in one write, so that a reader sees all of it or nothing."""
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(run.line(), ensure_ascii=False) + "\n").encode())
+
+
+def finished(cell: Cell, runs: Path) -> Path | None:
+    """The folder of the cell's run, if it is done and has weights."""
+    run, _ = read_run(place(cell, runs)) if state(cell, runs)[0] == DONE else (None, [])
+    return None if run is None or run.diverged else run.path
+
+
+def one_line(run: Run) -> str:
     """A finished run for people: score, baseline, time."""
-    name = f"{line['recipe']} {line['attention']} seed {line['seed']}"
-    if line["status"] == "diverged":
-        return f"{name}: {line['reason']}"
-    which = evaluation(line)
-    score, base = line["scores"][which][line["score"]], line["baseline"][which]
-    verdict = "learned" if line["learned"][which] else "at the baseline"
-    return f"{name}: {line['score']} {score:.4g} ({base['name']} {base['score']:.4g}, {verdict}), {line['cpu_seconds']:.0f} s"
+    name = f"{run.recipe} {run.attention} seed {run.seed}"
+    if run.diverged:
+        return f"{name}: {run.reason}"
+    which = run.evaluation
+    score, base = run.scores[which][run.score or "loss"], run.baseline[which]
+    verdict = "learned" if run.learned[which] else "at the baseline"
+    return f"{name}: {run.score} {score:.4g} ({base['name']} {base['score']:.4g}, {verdict}), {run.cpu_seconds:.0f} s"
 
 
-def evaluation(line: dict[str, Any]) -> str:
-    """The evaluation that counts: the test split where the run scored it, otherwise the validation split."""
-    return "test" if "test" in line["scores"] else "valid"
-
-
-def thinned(curve: Curve, points: int = CURVE_POINTS) -> Curve:
-    """At most ``points`` points of the curve, evenly spread, its first and last among them."""
-    if len(curve) <= points:
-        return curve
-    return [curve[round(i * (len(curve) - 1) / (points - 1))] for i in range(points)]
-
-
-def _selection(run: Run) -> str:
-    """The evaluation made during training."""
-    names: Sequence[str] = [line["name"] for line in run.metrics if line["kind"] == "eval"]
-    return names[0] if names else "valid"
-
-
-def _key(line: dict[str, Any]) -> tuple[str, str, int]:
-    return line["recipe"], line["attention"], line["seed"]
-
-
-def _rounded(value: Any) -> Any:
-    """Floats to six digits: more says nothing and makes the file large."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+def _of_cell(run: Run, cell: Cell) -> Run:
+    """``run`` with the command that makes it anywhere: it may have been resumed, and lies somewhere on one machine."""
+    runs = Path("runs")
+    start = None if cell.before is None else runs / cell.before.name
+    threads = None if run.experiment is None else run.experiment.train.threads
+    command = " ".join(["cosformer", *cell.words(runs / cell.name, start, threads)])
+    status = "diverged" if run.diverged else run.status
+    extra = run.extra | ({} if cell.rate is None else {"rate": cell.rate})
+    if run.experiment is not None:
+        extra["lr"] = run.experiment.train.lr
+    if (
+        run.train_loss
+    ):  # each point is the mean of as many updates, so the mean of the points is the area under the curve
+        extra["mean_train_loss"] = sum(value for _, value in run.train_loss) / len(run.train_loss)
+    run = replace(run, extra=extra)
+    return replace(run, recipe=cell.recipe, attention=cell.attention, seed=cell.seed, status=status, command=command)

@@ -1,6 +1,6 @@
 """A picture of every attention's matrix on one and the same input."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cosformer.attention import ATTENTIONS, build_attention
 from cosformer.attention.base import Attention
-from cosformer.extras import require
+from cosformer.lab.render.heat_maps import Panel, as_png
 
 LENGTH, HEAD_DIM = 96, 32
 # Window, block and rank sizes at which the structure shows in a picture of LENGTH positions; others as they come.
@@ -63,30 +63,9 @@ def example_attention(name: str) -> Attention:
             return build_attention(name, **sizes, causal=True).eval()
 
 
-def draw_attention_maps(path: Path, names: list[str] | None = None) -> None:
-    """Write a PNG with one panel for each of ``names`` (default: all). Blue is positive, red negative, white zero;
-    each panel has its own scale."""
-    require("plot", "matplotlib")
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    names = list(ATTENTIONS) if names is None else names
-    colors = colormaps["RdBu"].resampled(33)  # few enough that the file stays small
+def draw_attention_maps(path: Path, names: Sequence[str] = tuple(ATTENTIONS)) -> None:
+    """Write a PNG with one panel for each of ``names``; each panel has its own scale."""
     q, k = example_input()
-    columns = min(7, len(names))
-    rows = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(1.5 * columns, 1.7 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes in figure.subplots(rows, columns, squeeze=False).flat:
-        axes.set_axis_off()
-    for name, axes in zip(names, figure.axes, strict=False):
-        weights = attention_matrix(example_attention(name), q, k)
-        # a few large weights, as on the diagonal, must not make the rest of the panel white
-        limit = max(float(weights.abs().flatten().quantile(0.98)), 1e-12)
-        axes.imshow(weights.numpy(), cmap=colors, vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set(title=name, xticks=[], yticks=[])
-        axes.title.set_fontsize(8)
-        axes.set_axis_on()
+    panels = [Panel(name, attention_matrix(example_attention(name), q, k).numpy()) for name in names]
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    path.write_bytes(as_png(panels, title="Attention on one and the same input", columns=7, dpi=90))

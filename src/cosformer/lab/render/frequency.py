@@ -1,15 +1,14 @@
 """Figure 3: where the attention of trained models lies, by the paper's algorithm 2, and the bare cosine matrix."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cosformer.lab.render.chart import Chart, Line, draw
+from cosformer.lab.render.chart import Line, draw_lines
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.heat_maps import Panel, coarse, heat_maps
 from cosformer.lab.render.palette import styles
-from cosformer.lab.render.threshold import cosine_matrix, mean_distance, threshold_counts, threshold_frequency
 
 FORMAT, KIND = 1, "attention-frequency"
 FINEST = 128
@@ -65,5 +64,66 @@ def frequency_figures(document: dict[str, Any]) -> list[Figure]:
     words = [f"{p['attention']}: half of it in {p['counts'][half]:.1f} keys." for p in panels]
     what = f"Keys that hold a share of the attention, of {n}"
     alt = f"{what}. {' '.join(words)}"
-    chart = Chart(what, "share of the attention", "keys, mean of all queries", lines=lines)
-    return [maps, Figure("figure3-keys", draw(chart, alt).encode(), "svg", alt, f"{what}: lower is more concentrated.")]
+    x_label, y_label = "share of the attention", "keys, mean of all queries"
+    keys = draw_lines(lines, title=what, x_label=x_label, y_label=y_label, alt=alt)
+    return [maps, Figure("figure3-keys", keys, "svg", alt, f"{what}: lower is more concentrated.")]
+
+
+def taken(matrix: np.ndarray, threshold: float) -> np.ndarray:
+    """Which keys algorithm 2 takes of each row of ``matrix`` [N,S]: the largest weights until their sum exceeds ``threshold``,
+    that one included. A row that never gets there (weights that are all zero, or negative) gives all its keys."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold={threshold}; it is a share of the attention, from 0 to 1")
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"a matrix of weights has two axes; this one has the shape {matrix.shape}")
+    order = np.argsort(-matrix, axis=1, kind="stable")
+    sums = np.cumsum(np.take_along_axis(matrix, order, axis=1), axis=1)
+    # the largest sum so far: with negative weights a sum may fall below the threshold again, but the walk has ended
+    before = np.pad(np.maximum.accumulate(sums, axis=1)[:, :-1] <= threshold, ((0, 0), (1, 0)), constant_values=True)
+    found = np.empty_like(before)
+    np.put_along_axis(found, order, before, axis=1)
+    return found
+
+
+def threshold_frequency(matrices: Iterable[np.ndarray], threshold: float) -> np.ndarray:
+    """The share of ``matrices`` in which algorithm 2 takes key l of row i [N,S]."""
+    return np.mean([taken(matrix, threshold) for matrix in _some(matrices)], axis=0)
+
+
+def threshold_counts(matrices: Iterable[np.ndarray], thresholds: Sequence[float]) -> np.ndarray:
+    """For each of ``thresholds`` the mean number of keys that algorithm 2 takes of a row, over rows and matrices."""
+    chosen = _some(matrices)
+    rows = sum(len(matrix) for matrix in chosen)
+    return np.array([sum(taken(matrix, x).sum() for matrix in chosen) for x in thresholds]) / rows
+
+
+def mean_distance(matrices: Iterable[np.ndarray]) -> float:
+    """How many positions away the attention lies: the mean of ``|i - l|`` by the size of the weights, over rows and matrices.
+    A row without any weight does not count."""
+    total, rows = 0.0, 0
+    for matrix in matrices:
+        size = np.abs(np.asarray(matrix, dtype=np.float64))
+        away = np.abs(np.arange(size.shape[0])[:, None] - np.arange(size.shape[1]))
+        weight = size.sum(axis=1)
+        total += float(((size * away).sum(axis=1)[weight > 0] / weight[weight > 0]).sum())
+        rows += int((weight > 0).sum())
+    if not rows:
+        raise ValueError("no weight to measure a distance by")
+    return total / rows
+
+
+def cosine_matrix(n: int, max_len: int | None = None) -> np.ndarray:
+    """The bare re-weighting ``cos(pi/2 (i - j) / max_len)`` [n,n]; ``max_len`` None: n."""
+    max_len = n if max_len is None else max_len
+    if max_len < n:
+        raise ValueError(f"max_len={max_len} is below the {n} positions: weights would turn negative")
+    place = np.arange(n)
+    return np.cos(np.pi / 2 * (place[:, None] - place) / max_len)
+
+
+def _some(matrices: Iterable[np.ndarray]) -> list[np.ndarray]:
+    found = list(matrices)
+    if not found:
+        raise ValueError("no matrix to count in")
+    return found

@@ -1,24 +1,29 @@
 """Matrices of weights as pictures: a grid of panels, blue where positive, orange where negative, clear where zero."""
 
-import base64
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosformer.extras import require
-from cosformer.lab.render.chart import FONT, text
-from cosformer.lab.render.figure import Figure
-from cosformer.lab.render.palette import FAINT, INK, INK_DARK, NEGATIVE, POSITIVE
-from cosformer.lab.render.png import png
+from cosformer.lab.render.figure import Figure, canvas, svg
+from cosformer.lab.render.html import code, figure, page, paragraph, tag, write_page
+from cosformer.lab.render.palette import NEGATIVE, POSITIVE, RULE
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+MAPS_FILE = "maps.npz"  # in a run's folder: what a report shows
 FINEST = 256  # pixels of a panel at the most; larger matrices are averaged in blocks
-LABELLED = 64  # tokens at the most that stand beside a single panel
+_SMALLEST = 6.0  # pixels that a token needs beside a panel
 _WIDTH, _GAP, _HEAD, _FOOT = 420, 10, 18, 22
+_LETTER = 6.5  # width of a letter of a token, at most
 
 
 @dataclass(frozen=True)
@@ -40,32 +45,62 @@ def heat_maps(
     columns: int = 4,
     ends: tuple[str, str] | None = None,
 ) -> Figure:
-    """An SVG with one panel after the other. A single panel shows its ``tokens`` on both sides. ``ends``: what no colour
+    """An SVG with one panel after the other. Panels show their ``tokens`` on both sides where there is room. ``ends``: what no colour
     and full colour mean, for a scale below the panels."""
     if not panels:
         raise ValueError(f"nothing to draw in {title!r}: no matrix")
-    columns = min(columns, len(panels))
-    labelled = len(panels) == 1 and 0 < len(tokens) <= LABELLED
-    margin = 8 + 6 * max(map(len, tokens)) if labelled else 0
-    side = (_WIDTH - _GAP * (columns - 1) - margin) / columns
-    rows = math.ceil(len(panels) / columns)
-    height = rows * (side + _HEAD + _GAP) + margin + (_FOOT if ends else 0)
-    parts = []
-    for i, panel in enumerate(panels):
-        left, top = (i % columns) * (side + _GAP) + margin, (i // columns) * (side + _HEAD + _GAP)
-        size = 10 if columns > 3 else FONT
-        parts.append(text(left, top + 13, panel.title, more=f' style="font-weight:600;font-size:{size}px"'))
-        parts.append(_picture(panel, left, top + _HEAD, side))
-    parts += _scale(height - _FOOT, *ends) if ends else []
-    if labelled:
-        parts += _labels(tokens, margin, _HEAD, side)
     alt = f"{title}. {' '.join(map(_words, panels))}"
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}"'
-        f' role="img"><title>{escape(alt)}</title><style>text{{font:{FONT}px system-ui,sans-serif;fill:{INK}}}'
-        f"@media(prefers-color-scheme:dark){{.i{{fill:{INK_DARK}}}}}</style>{''.join(parts)}</svg>"
+    with _grid(panels, tokens, columns, foot=_FOOT if ends else 0) as drawn:
+        if ends:
+            _scale(drawn, *ends)
+        return Figure(name, svg(drawn, alt), "svg", alt, caption)
+
+
+def as_png(
+    panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), columns: int = 4, dpi: int = 144
+) -> bytes:
+    """The same grid as one PNG on white, below its title."""
+    width = max(_WIDTH, 110 * min(columns, len(panels)))
+    how = "queries down, keys across" + ("" if len(panels) == 1 else "; each panel has its own scale")
+    words = [*textwrap.wrap(title, width // 7), how]
+    with _grid(panels, tokens, columns, width=width, head=16 * len(words) + 8) as drawn:
+        height = drawn.bbox.height
+        for i, line in enumerate(words):
+            weight = "bold" if i < len(words) - 1 else "normal"
+            drawn.text(0, 1 - (16 * i + 13) / height, line, va="baseline", weight=weight)
+        out, look = BytesIO(), {"facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
+        drawn.savefig(out, format="png", dpi=dpi, metadata={"Software": None}, **look)
+        return out.getvalue()
+
+
+def layer_figure(weights: np.ndarray, tokens: Sequence[str], layer: int, heads: Sequence[int], columns: int) -> Figure:
+    """The heads of one layer, ``weights`` [H,N,N]; layers and heads count from 0 here and from 1 in the picture."""
+    title = f"Layer {layer + 1}"
+    panels = [Panel(f"layer {layer + 1}, head {head + 1}", weights[i]) for i, head in enumerate(heads)]
+    caption = (
+        f"{title}: queries down, keys across; blue is positive, orange negative, and each panel has its own scale."
     )
-    return Figure(name, svg.encode(), "svg", alt, caption)
+    look = {"tokens": tokens, "columns": columns, "ends": ("0", "largest of the panel")}
+    return heat_maps(panels, name=f"layer-{layer + 1}", title=title, caption=caption, **look)
+
+
+def layer_maps(path: Path) -> list[Figure]:
+    """What `cosformer visualize RUN -o RUN/maps.npz` kept: a figure a layer."""
+    with np.load(path) as kept:
+        weights, tokens = kept["weights"], [str(token) for token in kept["tokens"]]
+    return [layer_figure(of_layer, tokens, i, range(len(of_layer)), 2) for i, of_layer in enumerate(weights)]
+
+
+def write_maps(out: Path, title: str, tokens: Sequence[str], figures: Mapping[str, Figure]) -> None:
+    """A page of maps. ``figures``: heading -> the maps below it. ``tokens``: what the model read."""
+    lead = "Where each head looks: queries down, keys across, blue for positive weights, orange for negative, clear for zero."
+    read = paragraph(f"{len(tokens)} tokens: ", code("|".join(tokens)), class_="source")
+    sections = [
+        tag("section", tag("h2", heading), tag("div", figure(picture), class_="wide"))
+        for heading, picture in figures.items()
+    ]
+    head = [tag("h1", "Attention maps"), paragraph(lead, class_="lead"), paragraph(title), read]
+    write_page(out, page("Attention maps", [*head, *sections]))
 
 
 def colours(matrix: np.ndarray, full: float | None = None) -> np.ndarray:
@@ -80,68 +115,60 @@ def colours(matrix: np.ndarray, full: float | None = None) -> np.ndarray:
     return pixels
 
 
-def as_png(panels: Sequence[Panel], *, title: str, tokens: Sequence[str] = (), columns: int = 4) -> bytes:
-    """The same grid as one PNG on white; needs matplotlib, for the letters."""
-    require("plot", "matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
+@contextmanager
+def _grid(
+    panels: Sequence[Panel],
+    tokens: Sequence[str],
+    columns: int,
+    *,
+    width: float = _WIDTH,
+    head: float = 0,
+    foot: float = 0,
+) -> "Iterator[Canvas]":
+    """The panels on a canvas, with ``head`` pixels free above and ``foot`` below them."""
     columns = min(columns, len(panels))
+    margin = 8 + _LETTER * max(map(len, tokens), default=0)
+    side = (width - _GAP * (columns - 1)) / columns - margin
+    labelled = len(tokens) > 0 and side / len(tokens) >= _SMALLEST
+    if not labelled:
+        side, margin = side + margin, 0.0
     rows = math.ceil(len(panels) / columns)
-    size = 7.0 if len(panels) == 1 else 2.2
-    figure = Canvas(figsize=(size * columns, size * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    how = "queries down, keys across" + ("" if len(panels) == 1 else "; each panel has its own scale")
-    figure.suptitle(f"{textwrap.fill(title, round(12 * size * columns))}\n{how}", fontsize=10)
-    for axes in figure.subplots(rows, columns, squeeze=False).flat:
-        axes.set_axis_off()
-    for panel, axes in zip(panels, figure.axes, strict=False):
-        axes.imshow(colours(panel.matrix, panel.full), interpolation="nearest")
-        axes.set_title(panel.title, fontsize=8)
-        axes.set(xticks=[], yticks=[])
-        axes.set_axis_on()
-        if len(panels) == 1 and 0 < len(tokens) <= LABELLED:
-            shown = [_visible(token) for token in tokens]
-            axes.set_xticks(range(len(tokens)), shown, rotation=90, fontsize=7)
-            axes.set_yticks(range(len(tokens)), shown, fontsize=7)
-    out = BytesIO()
-    figure.savefig(out, format="png", dpi=110, facecolor="white")
-    return out.getvalue()
+    height = math.ceil(head + rows * (side + _HEAD + margin) + (rows - 1) * _GAP + foot + 1)
+    with canvas(width, height) as drawn:
+        for i, panel in enumerate(panels):
+            row, column = divmod(i, columns)
+            left, top = column * (side + margin + _GAP) + margin, head + _HEAD + row * (side + margin + _HEAD + _GAP)
+            axes = _picture(drawn, colours(panel.matrix, panel.full), left, top, side, side)
+            size = 10 if columns > 3 else 12.5
+            drawn.text(left / width, 1 - (top - 5) / height, panel.title, fontsize=size, weight="bold", va="baseline")
+            if labelled:
+                shown, step = [_visible(token) for token in tokens], side / len(tokens)
+                axes.set_xticks(range(len(shown)), shown, rotation=90, rotation_mode="anchor", ha="right", va="center")
+                axes.set_yticks(range(len(shown)), shown)
+                axes.tick_params(pad=4, labelsize=min(11.0, step))
+        yield drawn
 
 
-def _scale(top: float, clear: str, full: str) -> list[str]:
+def _picture(drawn: "Canvas", pixels: np.ndarray, left: float, top: float, width: float, height: float) -> "Axes":
+    whole = drawn.bbox
+    place = (left / whole.width, 1 - (top + height) / whole.height, width / whole.width, height / whole.height)
+    axes = drawn.add_axes(place)
+    axes.imshow(pixels, aspect="auto")
+    axes.grid(visible=False)
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=RULE, alpha=0.33)
+    return axes
+
+
+def _scale(drawn: "Canvas", clear: str, full: str) -> None:
     """From clear to blue, with a word at either end, and which way queries and keys go."""
-    left, width, small = 6 + 6.0 * len(clear), 90, ' style="font-size:11px"'
-    ramp = colours(np.linspace(0, 1, 64)[None], 1.0)
-    place = f'x="{left:.1f}" y="{top + 4:.1f}" width="{width}" height="11"'
-    return [
-        text(0, top + 14, clear, more=small),
-        f'<image {place} preserveAspectRatio="none" href="data:image/png;base64,{base64.b64encode(png(ramp)).decode()}"/>',
-        f'<rect {place} fill="none" stroke="{FAINT}"/>',
-        text(left + width + 5, top + 14, full, more=small),
-        text(_WIDTH, top + 14, "queries down, keys across", "end", small),
-    ]
-
-
-def _picture(panel: Panel, x: float, y: float, side: float) -> str:
-    data = base64.b64encode(png(colours(panel.matrix, panel.full))).decode()
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
-    return (
-        f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated"'
-        f' href="data:image/png;base64,{data}"/><rect {place} fill="none" stroke="{FAINT}"/>'
-    )
-
-
-def _labels(tokens: Sequence[str], left: float, top: float, side: float) -> list[str]:
-    step = side / len(tokens)
-    size = f' style="font-size:{min(11.0, step):.1f}px"'
-    parts = []
-    for i, token in enumerate(map(_visible, tokens)):
-        middle = (i + 0.5) * step
-        parts.append(text(left - 4, top + middle + step / 3, token, "end", size))
-        x, y = left + middle + step / 3, top + side + 4
-        parts.append(text(x, y, token, "end", f'{size} transform="rotate(-90 {x:.1f} {y:.1f})"'))
-    return parts
+    whole = drawn.bbox
+    left, ramp = 6 + 6.0 * len(clear), 90
+    ends = ((0, clear, "left"), (left + ramp + 5, full, "left"), (whole.width, "queries down, keys across", "right"))
+    for x, words, side in ends:
+        drawn.text(x / whole.width, 7 / whole.height, words, fontsize=11, ha=side, va="baseline")
+    _picture(drawn, colours(np.linspace(0, 1, 64)[None], 1.0), left, whole.height - 17, ramp, 11)
 
 
 def _visible(token: str) -> str:

@@ -2,17 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 
-from cosformer.lab.records import Curve
-from cosformer.lab.render.chart import Chart, Line, draw
+from cosformer.lab.records import Curve, Run
+from cosformer.lab.render.chart import Line, draw_lines
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
 
 PAPER = ("softmax", "cosformer", "relu")  # vanilla, cosFormer, without re-weighting: the paper's figure 4
 
 
-def loss_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
-    """``curves``: for each attention the curves of its seeds, as ``run.train_curve()`` or ``run.eval_curve("valid")``;
-    an attention without any is named as not run."""
+def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
+    """Training and validation loss of the runs of one recipe, where any was logged. Of an attention the finished runs count;
+    while there are none, those that are under way: a mean over both would end early."""
+    chosen = {name: [x for x in runs if x.attention == name and x.status == "done"] for name in attentions}
+    chosen = {name: done or [x for x in runs if x.attention == name] for name, done in chosen.items()}
+    recipe = runs[0].recipe if runs else ""
+    found = []
+    for kind, field in (("training", "train_loss"), ("validation", "valid_loss")):
+        curves = {name: [getattr(run, field) for run in of_name] for name, of_name in chosen.items()}
+        if any(curve for seeds in curves.values() for curve in seeds):
+            found.append(draw_curves(curves, name=f"figure4-{kind}", title=f"{kind.capitalize()} loss, {recipe}"))
+    return found
+
+
+def draw_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
+    """``curves``: for each attention those of its seeds; an attention without any is named as not run."""
     looks = styles(list(curves))
     lines: list[Line] = []
     words: list[str] = []
@@ -30,10 +43,10 @@ def loss_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str,
         (first, start), (last, end) = mean[0], mean[-1]
         words.append(f"{attention}: from {start:.3f} at step {first:,} to {end:.3f} at step {last:,} ({seeds}).")
     alt = f"{title}, against the step. {' '.join(words)}"
-    chart = Chart(title, "step", unit, lines=lines)
     several = any(len(found) > 1 for found in curves.values())
     caption = title + (": thin lines are seeds, the thick one is their mean." if several else ", one seed each.")
-    return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)
+    drawn = draw_lines(lines, title=title, x_label="step", y_label=unit, alt=alt)
+    return Figure(name, drawn, "svg", alt, caption)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

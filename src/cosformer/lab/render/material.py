@@ -1,34 +1,46 @@
 """Everything that a report is made from, read once. What cannot be read is named and left out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cosformer.lab.bench.results import rows_of
-from cosformer.lab.records import find_runs
+from cosformer.extras import MissingExtra
+from cosformer.lab.records import Results, Run, find_runs, read_runs, results_of
 from cosformer.lab.render.frequency import KIND
-from cosformer.lab.render.outcomes import Outcome, read_outcomes
 
 REPRODUCED = "reproduce"  # the folder beside the runs into which `cosformer reproduce` writes
+SUMMARY_FILE = "runs.jsonl"
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 @dataclass
 class Material:
-    """``benches``: documents of ``cosformer bench`` by file name. ``checks``: of ``cosformer check --json``. ``problems``
-    grows while the page is made."""
+    """``benches``: results of ``cosformer bench`` by file name. ``checks``: of ``cosformer check --json``. ``problems`` grows
+    while the page is made."""
 
-    outcomes: list[Outcome]
-    benches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: list[Run]
+    benches: dict[str, Results] = field(default_factory=dict)
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     frequencies: dict[str, dict[str, Any]] = field(default_factory=dict)
     ledger: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
+    def guarded(self, name: str, make: Callable[[], list[Any]]) -> list[Any]:
+        """What ``make`` gives; nothing, and a line among the problems, when its file turns out broken or it cannot be drawn."""
+        try:
+            return make()
+        except _BROKEN as error:
+            self.problems.append(f"{name} cannot be shown ({type(error).__name__}: {error})")
+        except MissingExtra as error:
+            words = f"the pictures cannot be drawn: {' '.join(str(error).split())}"
+            self.problems += [] if words in self.problems else [words]
+        return []
+
     def machines(self) -> list[dict[str, Any]]:
         """Each machine once, without what changes from minute to minute, by the fullest description of it."""
-        found = [m.get("machine") or {} for m in self.benches.values()] + [x.machine for x in self.outcomes]
+        found = [m.machine for m in self.benches.values()] + [x.machine for x in self.runs]
         lean = [{k: v for k, v in machine.items() if k not in ("load", "threads")} for machine in found if machine]
         once = [machine for i, machine in enumerate(lean) if machine not in lean[:i]]
         return [m for m in once if not any(m.items() < other.items() for other in once)]
@@ -36,7 +48,8 @@ class Material:
     def commands(self) -> list[str]:
         """What measured and drew, each once; a run's command stands with the run."""
         found = ["cosformer check --json"] if self.checks else []
-        found += [str(d.get("command", "")) for d in (*self.benches.values(), *self.frequencies.values())]
+        found += [results.command for results in self.benches.values()]
+        found += [str(document.get("command", "")) for document in self.frequencies.values()]
         return [command for command in dict.fromkeys(found) if command]
 
 
@@ -45,11 +58,11 @@ def gather(runs: Sequence[Path], results: Path | None) -> Material:
     of JSON files as in docs/results."""
     folders: list[Path] = []
     for path in runs:
-        inside = find_runs(path)
         # a folder that is named and holds no run is a mistake worth a line, here as when it does not exist
-        folders += inside or [path]
-    outcomes, problems = read_outcomes(list(dict.fromkeys(folders)), results)
-    material = Material(outcomes, problems=problems)
+        folders += find_runs(path) or [path]
+    summary = [results / SUMMARY_FILE] if results is not None and (results / SUMMARY_FILE).exists() else []
+    found, problems = read_runs([*dict.fromkeys(folders), *summary])
+    material = Material(_once(found), problems=problems)
     if results is not None and not results.is_dir():
         material.problems.append(f"{results} is no folder of results")
     # a file of the results, which somebody chose to keep, comes before one of the same name beside the runs
@@ -72,12 +85,17 @@ def _add(material: Material, path: Path) -> None:
         material.frequencies[path.name] = document
     elif isinstance(document, dict) and isinstance(document.get("exactness"), list):
         material.checks[path.name] = document
-    elif isinstance(document, dict) and isinstance(document.get("rows"), list):
-        try:
-            rows_of(document)
-        except TypeError as error:
-            material.problems.append(f"{path} cannot be used: {error}")
-        else:
-            material.benches[path.name] = document
     else:
-        material.problems.append(f"{path} is none of the results that are known here")
+        try:
+            material.benches[path.name] = results_of(document)
+        except ValueError as error:
+            material.problems.append(f"{path} cannot be used: {error}")
+
+
+def _once(runs: Sequence[Run]) -> list[Run]:
+    """Every run; one that is there as a folder and as a line of the summary, the folder alone."""
+
+    def same(a: Run, b: Run) -> bool:
+        return a.path is None and b.path is not None and a.cell == b.cell and a.line()["scores"] == b.line()["scores"]
+
+    return [run for run in runs if not any(same(run, other) for other in runs)]

@@ -2,77 +2,58 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from cosformer.lab.bench.results import rows_of
-from cosformer.lab.render.chart import Chart, Line, draw, length
+from cosformer.lab.records import Results
+from cosformer.lab.render.bench_tables import OUT_OF_MEMORY
+from cosformer.lab.render.chart import Line, draw_lines, length
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.palette import styles
 
-_NAMES = {"sdpa": "softmax", "released": "released"}  # as the operator's benchmark calls them -> for people
+_BASELINES = {"sdpa": "softmax", "authors": "authors' code"}  # of the operator -> for people
 TEXT = ("cosformer", "softmax", "linear", "performer", "linformer", "local", "longformer", "bigbird")
 ZOO = ("cosformer", "softmax", "relu", "linear", "performer", "linformer", "longformer", "bigbird")
 
 Points = dict[str, dict[int, float]]  # name -> length -> value
 
 
-def operator_times(results: dict[str, Any], mode: str) -> Figure:
+def operator_times(results: Results, mode: str) -> Figure:
     """``bench attention``: milliseconds of one forward pass, ``mode`` "causal" or "non-causal"."""
     points: Points = {}
-    for row in rows_of(results):
-        kind, *place = row.id.split("/")
-        if kind != "forward" or place[0] != mode or place[2] not in _NAMES:
-            continue
-        for name, value in row.milliseconds.items():
-            points.setdefault(_NAMES.get(name, name), {})[int(place[1])] = value
-    title = f"{mode.capitalize()} attention, forward"
-    return _figure(
-        f"speed-{mode}",
-        title,
-        "milliseconds",
-        points,
-        "Both axes are logarithmic: lower is faster, flatter grows slower.",
-    )
+    for m in results.find(kind="forward", mode=mode):
+        if m.baseline in _BASELINES and m.length is not None:
+            for name, value in ((m.attention, m.milliseconds), (_BASELINES[m.baseline], m.baseline_milliseconds)):
+                points.setdefault(name, {})[m.length] = value or 0.0
+    caption = "Both axes are logarithmic: lower is faster, flatter grows slower."
+    return _figure(f"speed-{mode}", f"{mode.capitalize()} attention, forward", "milliseconds", points, caption)
 
 
-def zoo(results: dict[str, Any], mode: str, kind: str, names: Sequence[str] = ZOO) -> Figure:
+def zoo(results: Results, mode: str, kind: str, names: Sequence[str] = ZOO) -> Figure:
     """``bench attention --attentions``: ``kind`` "time" (milliseconds) or "memory" (MB above the inputs) of ``names``."""
-    rows = {tuple(row.id.split("/")[1:]): row for row in rows_of(results) if row.id.startswith("zoo/")}
     points: Points = {}
-    for name in names:
-        row = rows.get((name, mode, kind))
-        if row is not None and row.by_length:
-            points[name] = {int(n): value for n, value in row.by_length.items()}
+    for m in results.find(kind=kind, mode=mode):
+        value = m.milliseconds if kind == "time" else m.value
+        if m.attention in names and m.length is not None and value is not None:
+            points.setdefault(m.attention, {})[m.length] = value
+    points = {name: points[name] for name in names if name in points}
     unit = {"time": "milliseconds", "memory": "MB above the inputs"}[kind]
     title = f"{kind.capitalize()} of each attention, {mode.replace('plain', 'bidirectional')}"
-    return _figure(
-        f"zoo-{mode}-{kind}",
-        title,
-        unit,
-        points,
-        "One forward pass. Both axes are logarithmic: lower is better.",
-        names,
-    )
+    caption = "One forward pass. Both axes are logarithmic: lower is better."
+    return _figure(f"zoo-{mode}-{kind}", title, unit, points, caption, names)
 
 
-def text(results: dict[str, Any], mode: str, kind: str, names: Sequence[str] = TEXT) -> Figure:
+def text(results: Results, mode: str, kind: str, names: Sequence[str] = TEXT) -> Figure:
     """``bench text``: ``mode`` "inference" or "training", ``kind`` "speed" (steps per second) or "memory" (MB above the
     model); a cross where memory ran out."""
     points: Points = {}
+    for m in results.find(kind=kind, mode=mode):
+        value = m.value if kind == "memory" else m.milliseconds
+        if m.attention in names and m.length is not None and value:
+            points.setdefault(m.attention, {})[m.length] = value if kind == "memory" else 1e3 / value
     crosses: dict[str, list[int]] = {}
-    for row in rows_of(results):
-        if not row.id.startswith(f"text/memory/{mode}/" if kind == "memory" else f"text/{mode}/"):
-            continue
-        n, name = int(row.id.split("/")[-2]), row.id.split("/")[-1]
-        value = row.value if kind == "memory" else row.milliseconds.get(name)
-        if name in names and value:
-            points.setdefault(name, {})[n] = value if kind == "memory" else 1e3 / value
-    for row in rows_of(results):
-        # what does not fit is not timed either, so the memory's rows speak for both
-        if row.id.startswith(f"text/memory/{mode}/") and row.value is None and row.note.startswith("out of memory"):
-            name = row.id.split("/")[-1]
-            if name in names:
-                crosses.setdefault(name, []).append(int(row.id.split("/")[-2]))
+    for m in results.find(kind="memory", mode=mode, value=None):
+        # what does not fit is not timed either, so the memory speaks for both
+        if m.attention in names and m.length is not None and m.note.startswith(OUT_OF_MEMORY):
+            crosses.setdefault(m.attention, []).append(m.length)
     unit = {"speed": "steps per second", "memory": "MB above the model"}[kind]
     title = f"Text classification, {mode}: {kind}"
     better = "higher is faster" if kind == "speed" else "lower is better"
@@ -105,5 +86,5 @@ def _figure(
     measured = sorted({n for values in points.values() for n in values})
     ticks = [n for n in measured if not n & (n - 1)] or measured  # powers of two, where there are any
     alt = f"{title}: {unit} against the length. {' '.join(words)}"
-    chart = Chart(title, "tokens", unit, lines, log_x=True, log_y=True, ticks=ticks, crosses_low=crosses_low)
-    return Figure(name, draw(chart, alt).encode(), "svg", alt, caption)
+    words = {"title": title, "x_label": "tokens", "y_label": unit, "alt": alt}
+    return Figure(name, draw_lines(lines, **words, lengths=ticks, crosses_low=crosses_low), "svg", alt, caption)

@@ -1,155 +1,119 @@
-"""The sections about trained models: our scores over the paper's, with the spread over seeds."""
+"""The sections about trained models: our scores beside the paper's, and how the loss fell."""
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from cosformer.lab import numbers as paper
-from cosformer.lab.render.html import Html, code, gallery, join, paragraph, table, tag
+from cosformer.lab.overview import is_sensible, reads_words, setups
+from cosformer.lab.records import Run
+from cosformer.lab.render.html import Html, details, gallery, join, paragraph, tag
 from cosformer.lab.render.loss_curves import PAPER, loss_curves
 from cosformer.lab.render.material import Material
-from cosformer.lab.render.outcomes import Mean, Outcome, mean
+from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
 
-NOT_RUN = tag("span", "not run", class_="missing")
-_SETS = {"qqp": "QQP", "sst2": "SST-2", "mnli": "MNLI", "imdb": "IMDB", "amazon": "AMAZON"}
-_LRA = {name: name for name in ("listops", "text", "retrieval", "image", "pathfinder")}
+_AT_ONCE = 6  # setups whose curves are not folded away
+_SETS = ("qqp", "sst2", "mnli", "imdb", "amazon")
+_LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def language_modelling(material: Material) -> Html:
-    runs = [x for x in material.outcomes if x.task == "lm"]
-    lead = (
-        "Perplexity of a word of held-out text, also where a model reads bytes and a word is several: lower is better."
-    )
-    parts: list[Html] = [paragraph(lead)]
-    for recipe in _recipes(runs) or [""]:
-        rows = []
-        for name in _rows(runs, recipe, paper.TABLE2):
-            given = paper.TABLE2.get(name, {})
-            cells = [_cell(mean(runs, recipe, name, x, "word_perplexity"), given.get(x)) for x in ("valid", "test")]
-            rows.append([_name(name), *cells, _cell(mean(runs, recipe, name, "test", "bits_per_byte"), None, digits=3)])
-        header = ["attention", "valid perplexity", "test perplexity", "test bits per byte"]
-        parts += [table(header, rows, _title(recipe, "WikiText-103, full size")), _notes(runs, [recipe])]
-    return join(parts)
+    """A model of words beside the paper's; one of bytes on its own, as nothing in the paper is in bits per byte."""
+    runs = _sound(material, "lm")
+    parts = []
+    for recipe in _recipes(runs):
+        of_recipe = [x for x in runs if x.recipe == recipe]
+        scores = [x.scores.get(split, {}) for x in of_recipe for split in ("valid", "test")]
+        if any("bits_per_byte" in found and not reads_words(found) for found in scores):
+            measures = ["bits_per_byte"]
+            if all(is_sensible(found["word_perplexity"]) for found in scores if "word_perplexity" in found):
+                measures.append("word_perplexity")
+            columns = [
+                Column(f"{split}, {UNITS[x]}", (recipe,), x, split) for x in measures for split in ("valid", "test")
+            ]
+            parts.append(_table(of_recipe, recipe, columns, {}))
+        else:
+            columns = [Column(split, (recipe,), "word_perplexity", split) for split in ("valid", "test")]
+            parts.append(_table(of_recipe, recipe, columns, paper.TABLE2))
+    theirs = " The paper's: perplexity of a word of WikiText-103, full size." if " / " in "".join(parts) else ""
+    return join([paragraph(f"Held-out text: lower is better.{theirs}"), *parts]) if parts else Html("")
 
 
 def masked_language_modelling(material: Material) -> Html:
-    runs = [x for x in material.outcomes if x.task == "mlm"]
-    parts: list[Html] = [
-        paragraph("Loss on masked tokens in nats: lower is better. The paper does not state its base.")
-    ]
-    for recipe in _recipes(runs) or [""]:
-        rows = []
-        for name in _rows(runs, recipe, paper.TABLE1):
-            valid = _cell(mean(runs, recipe, name, "valid", "loss"), paper.TABLE1.get(name, {}).get("loss"), digits=3)
-            test = _cell(mean(runs, recipe, name, "test", "loss"), None, digits=3)
-            rows.append([_name(name), valid, test])
-        title = _title(recipe, "RoBERTa-base on WikiText-103")
-        parts += [table(["attention", "valid loss", "test loss"], rows, title), _notes(runs, [recipe])]
-    return join(parts)
+    lead = (
+        "Loss on masked tokens in nats: lower is better. The paper's: validation loss of RoBERTa-base on WikiText-103, whose"
+        " base it does not state."
+    )
+    runs = _sound(material, "mlm")
+    theirs = {name: {"valid": row["loss"]} for name, row in paper.TABLE1.items()}
+    parts = []
+    for recipe in _recipes(runs):
+        columns = [Column(split, (recipe,), "loss", split) for split in ("valid", "test")]
+        parts.append(_table(runs, recipe, columns, theirs))
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def fine_tuning(material: Material) -> Html:
-    return _accuracies(
-        material, "finetune", _SETS, paper.TABLE3, "Accuracy in percent after fine-tuning: higher is better."
-    )
+    lead = "Accuracy in percent after fine-tuning: higher is better. The paper's: full size."
+    parts = _accuracies(_sound(material), "finetune", _SETS, paper.TABLE3)
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def long_range_arena(material: Material) -> Html:
-    lead = "Accuracy in percent on tasks with long inputs: higher is better."
-    return _accuracies(material, "lra", _LRA, paper.TABLE4, lead)
+    lead = "Accuracy in percent on tasks with long inputs: higher is better. The paper's: full size."
+    parts = _accuracies(_sound(material), "lra", _LRA, paper.TABLE4)
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def curves(material: Material) -> Html:
-    """The loss on the way, of each recipe."""
+    """The loss on the way, of each setup: runs that differ in attention and seed alone."""
     parts = []
-    for recipe in _recipes(material.outcomes):
-        of_recipe = [x for x in material.outcomes if x.recipe == recipe]
-        names = dict.fromkeys(x.attention for x in of_recipe)
+    for setup in setups(material.runs):
+        names = dict.fromkeys(x.attention for x in setup.runs)
         order = [*(x for x in PAPER if x in names), *(x for x in names if x not in PAPER)]
-        found = []
-        for what in ("train", "valid"):
-            by_name = {name: [getattr(x, what) for x in _furthest(of_recipe, name)] for name in order}
-            if any(curve for seeds in by_name.values() for curve in seeds):
-                title = f"{'Training' if what == 'train' else 'Validation'} loss"
-                found.append(loss_curves(by_name, name=f"{recipe}-{what}", title=title))
+        found = material.guarded(setup.label, lambda setup=setup, order=order: loss_curves(setup.runs, order))
         if found:
-            parts += [tag("h3", recipe), gallery(found)]
-    return join(parts) if parts else paragraph("No run logged a loss: not run.", class_="soft")
+            parts.append((setup.label, found))
+    at_once = [join([tag("h3", label), gallery(found)]) for label, found in parts[:_AT_ONCE]]
+    folded = [details(label, gallery(found)) for label, found in parts[_AT_ONCE:]]
+    return join([*at_once, *folded])
 
 
-def _accuracies(material: Material, prefix: str, columns: dict[str, str], table_of: paper.Table, lead: str) -> Html:
-    """One table for each size of the recipes: attentions down, data sets across, and the average where all are there."""
-    pattern = re.compile(rf"{prefix}-({'|'.join(columns)})(-.*)?")
-    runs = [x for x in material.outcomes if pattern.fullmatch(x.recipe)]
-    sizes = dict.fromkeys((pattern.fullmatch(x.recipe) or [""] * 3)[2] or "" for x in runs) or {"": None}
-    parts: list[Html] = [paragraph(lead)]
+def _sound(material: Material, task: str | None = None) -> list[Run]:
+    """The runs with a result, those of one recipe that differ in more than attention and seed under names of their own."""
+    return [
+        replace(run, recipe=setup.label)
+        for setup in setups([run for run in material.runs if run.finished or run.diverged])
+        for run in setup.runs
+        if task in (None, run.task)
+    ]
+
+
+def _accuracies(runs: Sequence[Run], prefix: str, names: Sequence[str], theirs: paper.Table) -> list[Html]:
+    """One table for each size of the recipes: attentions down, data sets across, and the average."""
+    pattern = re.compile(rf"{prefix}-(?:{'|'.join(names)})((?:-|, ).*)?")
+    sizes = dict.fromkeys(match[1] or "" for x in runs if (match := pattern.fullmatch(x.recipe)))
+    parts = []
     for size in sizes:
-        recipes = {column: f"{prefix}-{key}{size}" for key, column in columns.items()}
-        names = _ordered(table_of, [x.attention for x in runs if x.recipe in recipes.values()])
-        rows = []
-        for name in names:
-            given = table_of.get(name, {})
-            means = [_accuracy(runs, recipe, name) for recipe in recipes.values()]
-            whole = [m.value for m in means if m is not None]
-            average = Mean(sum(whole) / len(whole), None, 0, 1) if len(whole) == len(columns) else None
-            cells = [_cell(m, given.get(column), scale=100) for m, column in zip(means, columns.values(), strict=True)]
-            rows.append([_name(name), *cells, _cell(average, given.get("average"), scale=100)])
-        any_run = any(x.recipe in recipes.values() for x in runs)
-        title = _title(f"{prefix}-…{size}" if any_run else "", "full size")
-        parts += [table(["attention", *columns.values(), "average"], rows, title), _notes(runs, list(recipes.values()))]
-    return join(parts)
+        recipes = [f"{prefix}-{name}{size}" for name in names]
+        of_size = [x for x in runs if x.recipe in recipes]
+        columns = [*tasks(recipes), average("average", recipes, of_size)]
+        parts.append(_table(of_size, f"{prefix}-…{size}", columns, theirs))
+    return parts
 
 
-def _furthest(runs: Sequence[Outcome], name: str) -> list[Outcome]:
-    """The finished runs of an attention; while there are none, those that are under way: a mean over both would end early."""
-    found = [x for x in runs if x.attention == name]
-    return [x for x in found if x.status == "done"] or found
-
-
-def _accuracy(runs: Sequence[Outcome], recipe: str, name: str) -> Mean | None:
-    """On the test split, or where its labels are not public on the validation split."""
-    return mean(runs, recipe, name, "test", "accuracy") or mean(runs, recipe, name, "valid", "accuracy")
-
-
-def _recipes(runs: Iterable[Outcome]) -> list[str]:
-    return list(dict.fromkeys(x.recipe for x in runs))
-
-
-def _rows(runs: Sequence[Outcome], recipe: str, table_of: paper.Table) -> list[str]:
+def _table(runs: Sequence[Run], recipe: str, columns: Sequence[Column], theirs: paper.Table) -> Html:
     """What we ran first, then the paper's other rows; both in the paper's order as far as it has them."""
-    return _ordered(table_of, [x.attention for x in runs if x.recipe == recipe])
+    used = {name for column in columns for name in column.recipes}
+    ours = [x.attention for x in runs if x.recipe in used]
+    order = list(dict.fromkeys([*theirs, *ours]))
+    names = [*(name for name in order if name in ours), *(name for name in order if name not in ours)]
+    cells = entries(columns, runs, names, theirs)
+    title = f"Ours: recipe {recipe}, mean ± standard error over seeds."
+    notes = [*sources(columns, runs), *([UNLEARNED] if any(entry.unlearned for entry in cells) else [])]
+    listed = tag("ul", *(tag("li", note) for note in notes), class_="notes")
+    return join([paper_table(title, cells, paper.NAMES).html, listed])
 
 
-def _ordered(table_of: paper.Table, ours: Sequence[str]) -> list[str]:
-    order = list(dict.fromkeys([*table_of, *ours]))
-    return [*(name for name in order if name in ours), *(name for name in order if name not in ours)]
-
-
-def _name(attention: str) -> str:
-    return paper.NAMES.get(attention, attention)
-
-
-def _title(recipe: str, theirs: str) -> str:
-    ours = f"recipe {recipe}, mean ± standard error over seeds" if recipe else "not run"
-    return f"Ours: {ours}. In small print the paper's: {theirs}."
-
-
-def _notes(runs: Sequence[Outcome], recipes: Sequence[str]) -> Html:
-    """What each recipe says of itself."""
-    said = {x.recipe: x.note for x in runs if x.note and x.recipe in recipes}
-    items = [tag("li", code(name), f": {said[name]}") for name in recipes if name in said]
-    return tag("ul", *items, class_="notes") if items else Html("")
-
-
-def _cell(ours: Mean | None, theirs: float | None, *, digits: int = 2, scale: float = 1.0) -> Html:
-    """Our mean with its error, over what the paper gives."""
-    small = []
-    if ours is None:
-        top = NOT_RUN
-    else:
-        digits = 0 if scale * ours.value >= 1000 else digits
-        error = f" ± {scale * ours.error:,.{digits}f}" if ours.error is not None else ""
-        top = Html(f"{scale * ours.value:,.{digits}f}{error}")
-        small += ["one seed"] if ours.seeds == 1 else []
-        small += ["at the baseline"] if 2 * ours.learned <= ours.seeds else []
-    small += [f"paper {theirs:g}"] if theirs is not None else []
-    return Html(top + (tag("small", ", ".join(small)) if small else ""))
+def _recipes(runs: Iterable[Run]) -> list[str]:
+    return list(dict.fromkeys(x.recipe for x in runs))

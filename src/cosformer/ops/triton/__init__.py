@@ -1,0 +1,64 @@
+"""The Triton kernels for CUDA and ROCm GPUs: the contract of ``batched``, in float32, float16 and bfloat16.
+
+Nothing here imports triton before a call needs it. With ``TRITON_INTERPRET=1`` in the environment (read when the kernels are
+first used) Triton's interpreter runs the same kernels on CPU tensors, slowly: that is how they are tested without a GPU.
+"""
+
+import importlib.util
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.triton.plan import WIDEST
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@lru_cache(maxsize=1)
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter stands in for a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def why_not(*tensors: Tensor) -> str:
+    """Why these q, k, v cannot go through the kernels here; an empty string: they can."""
+    if not _installed():
+        return "the triton package is not installed"
+    if not tensors:
+        return ""
+    q, *others = tensors
+    device = "cpu" if interpreted() else "cuda"  # torch calls ROCm's devices cuda, too
+    if q.device.type != device:
+        return f"the kernels take tensors on {device}, these are on {q.device.type}"
+    if q.dtype not in _DTYPES:
+        return f"the kernels take float32, float16 and bfloat16, not {str(q.dtype).removeprefix('torch.')}"
+    widest = max((x.shape[-1] for x in (q, *others)), default=0)
+    return f"the kernels take up to {WIDEST} channels a head, not {widest}" if widest > WIDEST else ""
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See ``launch.forward``."""
+    from cosformer.ops.triton import launch
+
+    return launch.forward(*arguments)
+
+
+def backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """See ``launch.backward``."""
+    from cosformer.ops.triton import launch
+
+    return launch.backward(*arguments)
+
+
+def step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """See ``launch.step``."""
+    from cosformer.ops.triton import launch
+
+    return launch.step(*arguments)

@@ -1,0 +1,52 @@
+"""``cosformer reproduce … --show``: what it reads, and that looking changes nothing."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cosformer import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(DOCS / "results", tmp_path / "docs" / "results")
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    assert cli.main(["reproduce", "ledger", "--show"]) == 0
+    captured = capsys.readouterr()
+    rows = dict(line.split(maxsplit=1) for line in captured.out.splitlines() if line)
+    assert rows["linear-time"].startswith("holds here") and not rows["lm"].startswith("not run")
+    assert "docs/results/runs.jsonl" in captured.err
+    assert files(tmp_path) == before and not (tmp_path / "runs").exists()
+
+
+def test_without_a_clone_it_says_where_the_committed_runs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", "ledger", "--show"]) == 0
+    captured = capsys.readouterr()
+    assert "not run" in captured.out and "holds here" not in captured.out
+    assert "runs.jsonl" in captured.err and "clone" in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_ones_own_come_before_the_committed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cosformer.lab.records import Run
+
+    monkeypatch.chdir(tmp_path)
+    mine = Run("lm-wikitext2-small", "lm", "cosformer", 0, "done", scores={"test": {"word_perplexity": 1234.0}})
+    monkeypatch.setattr("cosformer.lab.paper.summary.collect", lambda cells, runs: ([mine], []))
+    assert cli.main(["reproduce", "table2", "--show", "--docs", str(DOCS)]) == 0
+    captured = capsys.readouterr()
+    assert "1,234 (one seed)" in captured.out and "committed" not in captured.err
