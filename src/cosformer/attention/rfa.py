@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cosformer.attention.base import Traits
 from cosformer.attention.feature_maps import FeatureMap, check_state, widen
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.autocast import without_autocast
+from cosformer.ops.checks import without_autocast
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
 
