@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures lint types format clean
 
 install: $(STAMP)
 
@@ -39,6 +39,15 @@ test-all: lint types
 # which lines of the package the tests run; the figure stands in CONTRIBUTING.md
 coverage: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --cov=cosformer --cov-report=term
+
+# transformers' own tester mixins against our models, from a checkout of its repository:
+# make test-hf TRANSFORMERS=<checkout>, of the version that is installed
+test-hf: install
+	@test -f "$(TRANSFORMERS)/tests/test_modeling_common.py" || { echo "test-hf: not run; give TRANSFORMERS=<checkout of the transformers repository>"; exit 2; }
+	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna
+	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:cacheprovider \
+		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py
+
 
 # the operator's tests with the other builds of the kernels that this processor runs
 test-instruction-sets: install

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "json_files", "terminal", "machine", "home", "processor", "lab.numbers"}
+BASE = {"_version", "extras", "json_files", "terminal", "suggest", "machine", "home", "processor", "lab.numbers"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -20,17 +20,19 @@ ALLOWED: dict[str, set[str]] = {
     "nn": {"attention", "ops"},
     "models": {"nn", "attention", "ops"},
     "hf": {"models", "nn", "attention", "ops"},
+    "jax": set(),
     "data": set(),
     "tasks": {"experiment", "data", "models", "nn", "attention", "ops"},
     "experiment": set(),
     "lab.records": {"experiment"},  # reads run folders, trains nothing
+    "lab.overview": {"experiment", "lab.records"},
     "recipes": {"experiment"},
     "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
     # an attention's matrix is attn(q, k, identity); everything else comes from records
-    "lab.render": {"attention", "lab.records", "experiment"},
+    "lab.render": {"attention", "lab.records", "lab.overview", "experiment"},
     "lab": set(),
 }
-ALLOWED["lab.bench"] = {*ALLOWED["train"], "train", "recipes", "lab.records", "lab.render"}
+ALLOWED["lab.bench"] = {*ALLOWED["train"], "train", "recipes", "lab.records", "lab.overview", "lab.render", "jax"}
 ALLOWED["lab.paper"] = {*ALLOWED["lab.bench"], "lab.bench"}
 ALLOWED["commands"] = {*ALLOWED["lab.paper"], "lab.paper"}
 ALLOWED["cli"] = {"commands"}
@@ -45,12 +47,14 @@ AT_IMPORT: dict[str, set[str]] = {
     "data": {"numpy", "torch"},
     "experiment": set(),
     "lab.records": set(),
+    "lab.overview": set(),
     "recipes": set(),
     "commands": set(),
     "cli": set(),
     "extras": set(),
     "json_files": set(),
     "terminal": set(),
+    "suggest": set(),
     "machine": set(),
     "home": set(),
     "processor": set(),

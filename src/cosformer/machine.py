@@ -36,6 +36,28 @@ def provenance(command: list[str]) -> dict[str, Any]:
     }
 
 
+def process() -> dict[str, Any]:
+    """This process, so that :func:`is_alive` can tell later whether it is still there."""
+    return {"pid": os.getpid(), "host": platform.node(), "process_started": _start(os.getpid())}
+
+
+def is_alive(mark: dict[str, Any]) -> bool | None:
+    """Whether the process that ``mark`` (from :func:`process`) names still runs; None: of another machine, or not said.
+
+    A number that the system gave to a later process is told by when that one started.
+    """
+    pid = mark.get("pid")
+    if type(pid) is not int or mark.get("host") != platform.node():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is there, and somebody else's
+    return mark.get("process_started") in (None, _start(pid))
+
+
 def memory(field: str) -> int:
     """Bytes of ``MemTotal`` or ``MemAvailable``; 0 where the system does not say."""
     for line in _lines(Path("/proc/meminfo")):
@@ -43,6 +65,15 @@ def memory(field: str) -> int:
         if name == field:
             return int(rest.split()[0]) * 1024
     return 0
+
+
+def _start(pid: int) -> int | None:
+    """When the process began, in ticks since the machine did; None where the system does not say."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])  # the name before it may hold spaces
 
 
 def _lines(path: Path) -> list[str]:

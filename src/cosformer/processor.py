@@ -10,9 +10,7 @@ must run before.
 import json
 import os
 import platform
-import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 from cosformer.home import home
@@ -44,6 +42,8 @@ def promises_amx() -> bool:
 
 def probe(setting: str | None) -> bool:
     """Whether bfloat16 products run, in a process of their own, with VARIABLE set to ``setting`` (None: not set)."""
+    import subprocess  # here, not above: every `--help` loads this module, and needs none of it
+
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
     if setting is not None:
         environment[VARIABLE] = setting
@@ -66,6 +66,8 @@ def prepare() -> str:
     """
     if "torch" in sys.modules or VARIABLE in os.environ or not promises_amx():
         return ""
+    from importlib import metadata
+
     try:
         setting = _kept_setting(metadata.version("torch"))
     except metadata.PackageNotFoundError:

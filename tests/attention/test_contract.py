@@ -43,6 +43,7 @@ NO_PROMISE: dict[str, dict[str, str]] = {
         "linformer": "weights go to mixtures of keys and need not sum to one",
         "nystrom": "a product of three matrices, whose rows need not sum to one",
         "rotary_linear": "only the numerator is rotated",
+        "rfa_gaussian": "row sums below 1 count as 1, as in its authors' code",
     },
 }
 # (mechanism, rule) -> why the mechanism cannot keep the rule; its traits must say so too.
@@ -450,4 +451,5 @@ def test_file_class_key_and_traits_agree(name: str) -> None:
     assert module.startswith("cosformer.attention.")
     assert cls.traits.streaming == hasattr(cls, "extend")
     assert cls.traits.paper and cls.traits.time and cls.traits.memory
-    assert bool(cls.traits.deviations) == any(known == name for known, _ in DEVIATIONS), "table and traits differ"
+    breaks_a_rule = name in NO_PROMISE["padding"] or any(known == name for known, _ in DEVIATIONS)
+    assert bool(cls.traits.deviations) == breaks_a_rule, "table and traits differ"

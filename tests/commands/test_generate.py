@@ -47,22 +47,22 @@ def tokenizer(path) -> None:
 
 def test_it_writes_the_prompt_and_what_follows(saved, capsys, monkeypatch):
     model, where = saved
-    assert command.run(parse(command, where, "--prompt", "the cat sat", "--max-new-tokens", "8")) == 0
+    assert command.run(parse(command, where, "--prompt", "the cat sat", "--greedy", "--max-new-tokens", "8")) == 0
     text = capsys.readouterr().out
     ids = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0]
     special = {"[PAD]", "[UNK]", "</s>"}
     assert text.split() == [WORDS[i] for i in ids if WORDS[i] not in special]
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat sat"))
-    command.run(parse(command, where, "--prompt", "-", "--max-new-tokens", "8"))
+    command.run(parse(command, where, "--prompt", "-", "--greedy", "--max-new-tokens", "8"))
     assert capsys.readouterr().out == text
 
 
 def test_sampling_is_seeded(saved, capsys):
     _, where = saved
-    words = [where, "--prompt", "a mat", "--sample", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
+    words = [where, "--prompt", "a mat", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
     texts = []
     for seed in ("3", "3", "4"):
-        command.run(parse(command, *words[:5], seed, *words[6:]))
+        command.run(parse(command, *words[:4], seed, *words[5:]))
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
 
@@ -78,14 +78,17 @@ def test_a_converted_stock_decoder_runs_too(tmp_path, capsys):
 
 def test_mistakes(saved, tmp_path):
     _, where = saved
-    with pytest.raises(ValueError, match="add --sample"):
-        command.run(parse(command, where, "--prompt", "a", "--top-k", "3"))
+    with pytest.raises(ValueError, match="leave out --greedy"):
+        command.run(parse(command, where, "--prompt", "a", "--top-k", "3", "--greedy"))
     with pytest.raises(ValueError, match="max_len=32"):
         command.run(parse(command, where, "--prompt", "a", "--max-new-tokens", "32"))
     with pytest.raises(ValueError, match="no token"):
         command.run(parse(command, where, "--prompt", ""))
-    with pytest.raises(FileNotFoundError, match="no causal model in"):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         command.run(parse(command, str(tmp_path / "nowhere"), "--prompt", "a"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no causal model in"):
+        command.run(parse(command, str(tmp_path / "empty"), "--prompt", "a"))
     CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="no tokenizer in"):
         command.run(parse(command, str(tmp_path / "bare"), "--prompt", "a"))
@@ -103,7 +106,7 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     train(Experiment("test", "lm", data, ModelConfig("adaptive_lm", **sizes), learning), run, quiet=True)
     capsys.readouterr()
-    assert command.run(parse(command, str(run), "--prompt", "def ", "--max-new-tokens", "12")) == 0
+    assert command.run(parse(command, str(run), "--prompt", "def ", "--greedy", "--max-new-tokens", "12")) == 0
     printed = capsys.readouterr().out
     ids = torch.tensor([[byte + 1 for byte in b"def "]])
     made = load_model(run).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)

@@ -110,3 +110,11 @@ def test_invalid_utf8_is_named_or_replaced() -> None:
     assert list(text_lines(io.BytesIO(raw), "x.tsv", "replace"))[1] == (2, "b\ufffdd")
     with pytest.raises(ValueError, match="'strict' or 'replace'"):
         list(text_lines(io.BytesIO(raw), "x.tsv", "ignore"))
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>not found</html>"])
+def test_a_zip_that_is_none_is_called_damaged(tmp_path, content):
+    path = tmp_path / "wikitext-2-v1.zip"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"wikitext-2-v1\.zip is truncated or damaged"):
+        list(members(path, lambda name: True))

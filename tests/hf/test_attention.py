@@ -242,15 +242,13 @@ def test_what_has_no_linear_form_is_refused():
         transformers.T5EncoderModel._from_config(t5, attn_implementation="cosformer")(ids(1, 8))
     q = torch.randn(1, 2, 3, 4)
     module = decoder("Llama").model.layers[0].self_attn
-    for name in ("softcap", "s_aux", "cu_seq_lens_q", "output_attentions"):
+    for name in ("softcap", "s_aux", "output_attentions"):
         with pytest.raises(ValueError, match=name):
             cosformer_forward(module, q, q, q, None, **{name: 30.0})
 
 
-def test_packing_static_cache_and_masks_per_query_are_refused():
+def test_static_cache_and_masks_per_query_are_refused():
     model = decoder("Llama")
-    with pytest.raises(ValueError, match="packed"):
-        model(ids(1, 6), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
     with pytest.raises(ValueError, match="static"):
         model.generate(ids(1, 6), cache_implementation="static", max_new_tokens=2)
     with pytest.raises(ValueError, match="mask per query"):

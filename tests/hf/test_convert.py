@@ -1,6 +1,7 @@
 """``cosformer convert``: pretrained models with another attention, and the guard around them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,9 +87,34 @@ def test_saved_again_it_is_the_same(minilm, tmp_path):
 @pytest.mark.parametrize("name", ["AutoModel", "BertModel"])
 def test_without_the_package_it_does_not_load(minilm, name):
     code = f"from transformers import {name}; {name}.from_pretrained({str(minilm['cosformer'])!r})"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert result.returncode
-    assert "cosformer" in result.stderr
+    assert ("trust_remote_code=True" if name == "AutoModel" else "cosformer") in result.stderr
+
+
+def test_in_a_process_that_imports_only_transformers(minilm, tmp_path):
+    where = str(minilm["cosformer"])
+    code = f"""
+from transformers import AutoModel, AutoTokenizer
+print(AutoTokenizer.from_pretrained({where!r}, trust_remote_code=True)("a b").input_ids)
+model = AutoModel.from_pretrained({where!r}, trust_remote_code=True)
+print(type(model).__name__, model.config._attn_implementation)
+"""
+    env = {**os.environ, "HF_HOME": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env
+    )
+    expected = AutoTokenizer.from_pretrained(MINILM)("a b").input_ids
+    assert result.stdout.splitlines() == [str(expected), "CosformerBertModel cosformer"], result.stderr
+
+
+def test_sentence_transformers_files_are_kept(minilm):
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    kinds = [type(module).__name__ for module in SentenceTransformer(str(minilm["cosformer"]), device="cpu")]
+    assert kinds == [type(module).__name__ for module in SentenceTransformer(MINILM, device="cpu")]
+    assert "Pooling" in kinds
 
 
 def test_it_says_what_was_changed(minilm):
@@ -97,7 +123,8 @@ def test_it_says_what_was_changed(minilm):
     assert "train the model before you use it" in note
     config = json.loads((minilm["cosformer"] / "config.json").read_text())
     assert config["model_type"] == "cosformer_bert"
-    assert config["vocab_size"].startswith("30522 (a converted model")
+    assert config["vocab_size"] == 30522
+    assert config["attn_implementation"] == "cosformer"
 
 
 def test_another_attention_cannot_slip_in(minilm):
@@ -123,6 +150,9 @@ def test_decoder_converts_and_generates(name, kind, tmp_path):
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     expected = model.generate(x, use_cache=False, **options)
     assert torch.equal(model.generate(x, past_key_values=StateCache(), **options), expected)
+    plain = model.generate(x, return_dict_in_generate=True, **options)
+    assert isinstance(plain.past_key_values, StateCache)  # of one size, without being asked
+    assert torch.equal(plain.sequences, expected)
     swapped = getattr(transformers, kind).from_pretrained(tmp_path / "stock", attn_implementation="cosformer").eval()
     assert torch.equal(model(x).logits, swapped(x).logits)
     convert(str(tmp_path / "out"), tmp_path / "back", attention="softmax")

@@ -118,13 +118,39 @@ def test_trainer(kind, model_class, values, config, tmp_path):
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
-def test_models_cannot_be_loaded_where_the_package_is_not_imported(config, tmp_path):
+WITHOUT_PACKAGE = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name == "cosformer":
+            raise ModuleNotFoundError("No module named 'cosformer'")
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "trust", "expected"),
+    [
+        ("", "", "trust_remote_code=True"),
+        ("", ", trust_remote_code=True", "loaded by cosformer.models.transformer"),
+        (WITHOUT_PACKAGE, ", trust_remote_code=True", "pip install cosformer"),
+    ],
+    ids=["not asked to", "with the package", "without the package"],
+)
+def test_a_process_that_imports_only_transformers(before, trust, expected, config, tmp_path):
+    import os
     import subprocess
     import sys
 
     cosformer.hf.CosformerModel(config()).save_pretrained(tmp_path)
-    code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(tmp_path)!r})"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode
-    assert "cosformer" in result.stderr
-    assert transformers.AutoModel.from_pretrained(tmp_path) is not None
+    code = f"{before}from transformers import AutoModel; m = AutoModel.from_pretrained({str(tmp_path)!r}{trust})"
+    code += "; print('loaded by', type(m).__module__)"
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env
+    )
+    assert expected in result.stdout + result.stderr
+    assert transformers.AutoModel.from_pretrained(tmp_path) is not None  # where it is imported, nothing is asked
+    again = transformers.AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
+    again.save_pretrained(tmp_path / "again")
+    assert "CosformerModel" in (tmp_path / "again" / "modeling_cosformer.py").read_text()

@@ -3,11 +3,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 import cosformer.hf  # noqa: F401
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
+from cosformer.models.image_classification import CosformerForImageClassification
 from cosformer.models.masked_lm import CosformerForMaskedLM
+from cosformer.models.multiple_choice import CosformerForMultipleChoice
+from cosformer.models.token_classification import CosformerForQuestionAnswering, CosformerForTokenClassification
 
 
 def test_masked_lm(config, ids, tmp_path):
@@ -60,6 +70,13 @@ def test_sequence_classification(pooling, cls_token, config, ids, tmp_path, rela
         assert relative(left, out.logits) < 1e-5
 
 
+def test_the_cls_vector_is_pooled_though_the_first_token_is_masked(config, ids):
+    model = CosformerForSequenceClassification(config(cls_token=True, pooling="first", num_labels=3)).eval()
+    x, mask = ids(2, 9), torch.tensor([[0] + [1] * 8, [1] * 9])
+    hidden = model.model(x, attention_mask=mask)[0]
+    torch.testing.assert_close(model(x, attention_mask=mask).logits, model.classifier(hidden[:, 0]))
+
+
 def test_regression_and_several_classes(config, ids):
     one = CosformerForSequenceClassification(config(num_labels=1)).eval()
     out = one(ids(2, 5), labels=torch.tensor([0.5, 2.0]))
@@ -93,3 +110,75 @@ def test_left_to_right_models_pool_the_mean(config, ids):
         CosformerForSequenceClassification(config(is_decoder=True))
     model = CosformerForSequenceClassification(config(is_decoder=True, pooling="mean")).eval()
     assert model(ids(2, 5)).logits.shape == (2, 2)
+
+
+def test_token_classification(config, ids, tmp_path):
+    model = CosformerForTokenClassification(config(num_labels=5)).eval()
+    x, labels = ids(2, 9), ids(2, 9) % 5
+    labels[0, 4:] = -100
+    out = model(x, labels=labels)
+    assert out.logits.shape == (2, 9, 5)
+    counted = labels != -100
+    torch.testing.assert_close(out.loss, F.cross_entropy(out.logits[counted], labels[counted]))
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForTokenClassification.from_pretrained(tmp_path)(x).logits, out.logits)
+    with pytest.raises(ValueError, match="cls_token=True"):
+        CosformerForTokenClassification(config(cls_token=True))
+
+
+def test_question_answering(config, ids, tmp_path):
+    model = CosformerForQuestionAnswering(config()).eval()
+    x, start, end = ids(2, 9), torch.tensor([2, 50]), torch.tensor([4, 8])
+    out = model(x, start_positions=start, end_positions=end)
+    first = F.cross_entropy(out.start_logits[:1], start[:1])  # 50 is outside and does not count
+    torch.testing.assert_close(out.loss, (first + F.cross_entropy(out.end_logits, end)) / 2)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForQuestionAnswering.from_pretrained(tmp_path)(x)
+    assert torch.equal(again.end_logits, out.end_logits)
+    with pytest.raises(ValueError, match="or neither"):
+        model(x, start_positions=start)
+
+
+def test_multiple_choice(config, ids, relative, tmp_path):
+    model = CosformerForMultipleChoice(config(pooling="mean")).eval()
+    x = ids(2, 3, 9)
+    mask = torch.ones_like(x)
+    mask[1, 2, 5:] = 0
+    out = model(x, attention_mask=mask, labels=torch.tensor([2, 0]))
+    assert out.logits.shape == (2, 3)
+    torch.testing.assert_close(out.loss, F.cross_entropy(out.logits, torch.tensor([2, 0])))
+    alone = model(x[1:, 2:, :5]).logits  # each choice is read alone
+    assert relative(out.logits[1:, 2:], alone) < 1e-5
+    model.save_pretrained(tmp_path)
+    again = AutoModelForMultipleChoice.from_pretrained(tmp_path)
+    assert torch.equal(again(x, attention_mask=mask).logits, out.logits)
+    with pytest.raises(ValueError, match="choices"):
+        model(ids(2, 9))
+
+
+@pytest.mark.parametrize("patch", [1, 4], ids=["pixels", "patches"])
+def test_image_classification(patch, config, relative, tmp_path):
+    sizes = {"image_size": 8, "patch_size": patch, "num_channels": 2, "num_labels": 3, "pooling": "mean"}
+    model = CosformerForImageClassification(config(**sizes)).eval()
+    pixels = torch.randn(2, 2, 8, 8)
+    out = model(pixels, labels=torch.tensor([0, 2]))
+    torch.testing.assert_close(out.loss, F.cross_entropy(out.logits, torch.tensor([0, 2])))
+    # the tokens are the patches, row by row
+    rows = (
+        pixels.unfold(2, patch, patch)
+        .unfold(3, patch, patch)
+        .permute(0, 2, 3, 1, 4, 5)
+        .reshape(2, (8 // patch) ** 2, -1)
+    )
+    project = model.model.embeddings.tokens.project
+    vectors = rows @ project.weight.flatten(1).mT + project.bias
+    hidden = model.model(inputs_embeds=vectors).last_hidden_state
+    assert relative(out.logits, model.classifier(hidden.mean(1))) < 1e-5
+    out.loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForImageClassification.from_pretrained(tmp_path)(pixels).logits, out.logits)
+    with pytest.raises(ValueError, match="2, 8, 8"):
+        model(torch.randn(1, 3, 8, 8))
+    with pytest.raises(ValueError, match="image_size=8"):
+        CosformerForImageClassification(config(image_size=8, patch_size=3))

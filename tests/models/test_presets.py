@@ -35,7 +35,7 @@ LRA = {
     "lra_retrieval": 257 * 128
     + 4 * block(128, 128, 512, False)
     + 2 * 128
-    + linear(512, 512)
+    + linear(2 * 128, 512)  # [a, b]: 1,087,618 parameters, as the benchmark's own model has
     + linear(512, 256)
     + linear(256, 2),
     "lra_image": 256 * 128

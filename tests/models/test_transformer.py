@@ -121,7 +121,7 @@ def test_hybrid_has_the_attention_of_each_layer(config, ids, relative):
     assert relative(torch.cat(pieces, 1), model(ids(1, 12))[0]) < 1e-5
 
 
-def test_cls_vector_comes_first_and_copies_the_first_mask(config, ids, relative):
+def test_cls_vector_comes_first_and_is_never_masked(config, ids, relative):
     model = CosformerModel(config(cls_token=True)).eval()
     torch.nn.init.normal_(model.embeddings.cls)
     x = ids(1, 6)
@@ -129,6 +129,20 @@ def test_cls_vector_comes_first_and_copies_the_first_mask(config, ids, relative)
     mask = torch.tensor([[1] * 6 + [0] * 3])
     padded = model(torch.cat((x, ids(1, 3)), 1), attention_mask=mask)[0]
     assert relative(padded[:, :7], model(x)[0]) < 1e-5
+    # a masked first token, as a black pixel, must not hide the vector from the others
+    holes = torch.tensor([[0, 1, 1, 1, 1, 1]])
+    before = model(x, attention_mask=holes)[0]
+    torch.nn.init.normal_(model.embeddings.cls)
+    assert relative(model(x, attention_mask=holes)[0][:, 2:], before[:, 2:]) > 1e-3
+
+
+def test_absolute_positions_are_places_whatever_is_masked(config, ids, relative):
+    x, mask = ids(1, 6), torch.tensor([[1, 0, 1, 1, 0, 1]])
+    places = torch.arange(6).unsqueeze(0)
+    absolute = CosformerModel(config(absolute_positions=True)).eval()
+    assert relative(absolute(x, attention_mask=mask)[0], absolute(x, attention_mask=mask, position_ids=places)[0]) == 0
+    counted = CosformerModel(config()).eval()
+    assert relative(counted(x, attention_mask=mask)[0], counted(x, attention_mask=mask, position_ids=places)[0]) > 1e-3
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(config, ids):

@@ -1,5 +1,7 @@
 """What compilers, exporters and function transforms see of the operator."""
 
+import sys
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -209,6 +211,23 @@ def test_a_watched_call_goes_through_the_dispatcher():
     x = [torch.randn(1, 2, 300, 4, dtype=torch.float64) for _ in range(3)]
     graph = make_fx(lambda q, k, v: cosformer_attention(q, k, v, causal=True, max_len=300))(*x)
     assert "linear_forward" in graph.code
+
+
+def test_a_training_call_walks_through_six_files():
+    """One room after the other: whoever follows a call should not have to open more."""
+    leaves = [torch.randn(1, 8, 2000, 64).requires_grad_() for _ in range(3)]
+    files = set()
+
+    def visit(frame, event, _):
+        if event == "call" and "/cosformer/" in frame.f_code.co_filename:
+            files.add(frame.f_code.co_filename.rpartition("/cosformer/")[2])
+
+    sys.setprofile(visit)
+    try:
+        cosformer_attention(*leaves, causal=True, max_len=2000).sum().backward()
+    finally:
+        sys.setprofile(None)
+    assert "ops/dispatch.py" in files and len(files) <= 6, sorted(files)
 
 
 @pytest.mark.parametrize("n", [20, 300])

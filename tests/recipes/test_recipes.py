@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cosformer.experiment import Experiment, TrainConfig, from_json
-from cosformer.recipes import RECIPES, finetune, lm, lra, mlm, recipe
+from cosformer.recipes import RECIPES, evidence, finetune, lm, lra, mlm, recipe
 from cosformer.tasks import build_task
 from cosformer.train.schedules import schedule
 
@@ -20,7 +20,9 @@ PAPER += [f"finetune-{name}" for name in FINETUNED] + [f"lra-{name}" for name in
 
 def test_the_table_holds_each_experiment_and_a_small_form_of_it() -> None:
     small = {f"{name}-small" for name in PAPER}
-    assert set(RECIPES) == {*PAPER, *small, "lm-stdlib-small"}
+    campaign = {name for name in RECIPES if name.startswith("evidence-")}
+    assert set(RECIPES) == {*PAPER, *small, *campaign, "lm-stdlib-small"}
+    assert len(campaign) == 10
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -36,7 +38,7 @@ def test_a_recipe_is_a_value_named_as_its_function(name: str) -> None:
 
 
 def test_no_recipe_is_missing_from_the_table() -> None:
-    for module in (lm, mlm, finetune, lra):
+    for module in (lm, mlm, finetune, lra, evidence):
         for name, value in vars(module).items():
             if callable(value) and not name.startswith("_") and value.__module__ == module.__name__:
                 assert RECIPES[name.replace("_", "-")] is value
@@ -225,3 +227,21 @@ def test_a_batch_goes_forward_and_back(name: str, few: Callable) -> None:
     without = [n for n, p in model.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
     assert not without
     assert any(p.grad.abs().max() > 0 for n, p in model.named_parameters() if ".layers.0." in n and p.grad is not None)
+
+
+# --- the campaign
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("evidence-")])
+def test_a_run_of_evidence_scores_all_of_the_test_split_with_one_thread(name: str) -> None:
+    experiment = recipe(name)
+    assert experiment.data.full_test or name == "evidence-sst2"  # whose test split has no labels
+    assert experiment.train.threads == 1 and experiment.train.warmup == experiment.train.steps // 10
+    assert experiment.model.dropout == 0.0
+
+
+def test_tokens_start_as_large_as_positions() -> None:
+    """Scaled by sqrt(width), a token's numbers have an rms of 1; the sinusoids' is 0.71."""
+    for name in ("lm-wikitext2-small", "evidence-lm"):
+        model = recipe(name).model
+        assert model.width == 128 and model.fields["embedding_range"] == pytest.approx(128**-0.5)

@@ -40,9 +40,15 @@ def make() -> Callable[..., Task]:
     """The task of a data set, as an experiment has it."""
 
     def made(
-        task: str, name: str, seed: int = 0, length: int | None = None, eval_rows: int | None = None, **options
+        task: str,
+        name: str,
+        seed: int = 0,
+        length: int | None = None,
+        eval_rows: int | None = None,
+        full_test: bool = False,
+        **options,
     ) -> Task:
-        data = DataConfig(name, options, length, eval_rows)
+        data = DataConfig(name, options, length, eval_rows, full_test)
         return build_task(Experiment("test", task, data, TINY, TrainConfig(steps=1, batch=2, lr=0.1, seed=seed)))
 
     return made

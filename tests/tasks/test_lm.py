@@ -164,6 +164,25 @@ def test_limited_rows_count_the_text_they_score(make: Callable, sums: Callable, 
         assert scores["word_perplexity"] == pytest.approx(math.exp(counted["nats"] / words))
 
 
+def test_all_of_the_test_split_is_scored_and_by_position(make: Callable, sums: Callable, wikitext: str) -> None:
+    task = make("lm", "wikitext2", length=20, eval_rows=2, full_test=True, path=wikitext, tokenizer="bytes")
+    assert task.final == ["valid", "test"]
+    model = build(task, PLAIN)
+    counted = sums(task, model, "test")
+    tokens = len(stream(task, "test"))
+    assert counted["tokens"] == tokens and sums(task, model, "valid")["tokens"] == 40
+    scores = task.scores("test", counted)
+    assert {key for key in scores if "@" in key} == {"loss@0", "loss@8", "loss@16"}
+    share = {first: counted[f"tokens@{first}"] / tokens for first in (0, 8, 16)}
+    assert sum(share.values()) == pytest.approx(1)
+    assert sum(share[first] * scores[f"loss@{first}"] for first in share) == pytest.approx(scores["loss"])
+    batch = task.eval_batch("test", 0, 2)
+    with torch.no_grad():
+        single = model(**batch, reduction="none", use_cache=False).loss[:, 8:16].mean()
+        found = task.scores("test", task.sums(model, batch))
+    assert found["loss@8"] == pytest.approx(float(single), rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["valid", "valid@3", "test"])
 @pytest.mark.parametrize("eval_rows", [None, 4])
 def test_the_baseline_is_the_unigram_model(make: Callable, wikitext: str, name: str, eval_rows: int | None) -> None:

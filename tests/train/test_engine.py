@@ -33,8 +33,8 @@ def test_a_run_leaves_what_it_promises(small, tmp_path, metric_lines) -> None:
     status = json.loads((run / "run.json").read_text())
     best = min(evaluations, key=lambda m: m["scores"]["loss"])
     assert status["status"] == "done" and status["best"] == {"step": best["step"], "score": best["scores"]["loss"]}
-    assert result["scores"]["valid"] == best["scores"]  # the best weights are what is scored
-    assert result["weights"] == "best" and set(result["learned"]) == set(result["scores"])
+    assert result["scores"]["valid"] == evaluations[-1]["scores"]  # the last weights are what is scored
+    assert result["weights"] == "last" and set(result["learned"]) == set(result["scores"])
     assert list((run / "tensorboard").glob("events*"))
     assert evaluate_run(run, ["valid"])["valid"] == result["scores"]["valid"]
     assert json.loads((run / "result.json").read_text()) == json.loads(json.dumps(result))

@@ -1,6 +1,8 @@
 """Two processes train as one does."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +80,25 @@ def test_a_batch_that_cannot_be_shared_is_refused(small, tmp_path, monkeypatch) 
         arguments(small(), tmp_path)
     with pytest.raises(FileNotFoundError):
         resume(tmp_path / "none")
+
+
+def documented_line() -> list[str]:
+    """The line for two processes without GPUs, as docs/how-to/cluster.md has it."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("torchrun --nproc-per-node=2") and "small" in line]
+    return shlex.split(line)
+
+
+def test_the_documented_line_starts_two_processes(tmp_path) -> None:
+    tiny = "--quiet --train.steps 2 --train.eval-every 2 --train.save-every 2 --data.options.max_bytes 300000 --data.eval-rows 4"
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *documented_line()[1:], *tiny.split()]
+    home = os.environ | {"COSFORMER_HOME": str(tmp_path / "home")}
+    done = subprocess.run(words, cwd=tmp_path, env=home, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "runs" / "two" / "result.json").read_text())["processes"] == 2
+
+
+def test_the_lines_of_a_dry_run_are_of_the_same_form() -> None:
+    from cosformer.lab.paper.queue import launcher
+
+    assert launcher(2)[-3:] == ["-m", "--", "cosformer"] == documented_line()[2:5]

@@ -15,7 +15,7 @@ import pytest
 
 from cosformer.experiment import load_experiment
 from cosformer.train import checkpoints as whole_or_not
-from cosformer.train import resume, train
+from cosformer.train import evaluate_run, resume, train
 from cosformer.train.metrics import METRICS_FILE, Metrics, read_lines
 
 TRAIN = """
@@ -87,6 +87,70 @@ def test_a_checkpoint_cut_short_is_noticed_and_the_one_before_is_used(
     assert "checkpoint-12 was cut short" in capsys.readouterr().err
     assert metric_lines(run) == before
     assert digest(newest / "model.safetensors") == weights and whole_or_not.is_whole(newest)
+
+
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    """One bit of one byte the other way round: what a failing disk does."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "rng_state.pth", "optimizer.pt", "counters.json"])
+def test_a_flipped_byte_is_noticed_and_the_checkpoint_before_is_used(small, tmp_path, capsys, file) -> None:
+    run = tmp_path / "run"
+    expected = train(small(steps=12, save_every=4), run, quiet=True)
+    newest = run / "checkpoints" / "checkpoint-12"
+    weights = digest(newest / "model.safetensors")
+    (run / "result.json").unlink()
+    flip(newest / file, (newest / file).stat().st_size // 2)
+    assert resume(run, quiet=True)["scores"] == expected["scores"]
+    assert f"{newest / file} is damaged" in capsys.readouterr().err
+    assert digest(newest / "model.safetensors") == weights and not whole_or_not.damage(newest)
+
+
+def readable(path: Path):
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None
+
+
+def test_no_flip_of_a_single_byte_goes_unnoticed(small, tmp_path) -> None:
+    train(small(steps=4, save_every=4), tmp_path / "run", quiet=True)
+    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-4"
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    chance, manifest = random.Random(0), readable(checkpoint / "complete.json")
+    assert not whole_or_not.damage(checkpoint)
+    for number in range(200):
+        path = files[number % len(files)]
+        place, bit = chance.randrange(path.stat().st_size), chance.randrange(8)
+        flip(path, place, bit)
+        # in the manifest a space may become another kind of space: the same contents
+        same = path.name == "complete.json" and readable(path) == manifest
+        assert same or whole_or_not.damage(checkpoint), f"{path.name}, byte {place}, bit {bit}"
+        flip(path, place, bit)
+
+
+def test_damaged_best_weights_are_named_and_not_scored(small, tmp_path) -> None:
+    run = tmp_path / "run"
+    train(small(steps=4, save_every=4), run, quiet=True)
+    flip(run / "best" / "model.safetensors", -1)
+    with pytest.raises(ValueError, match=r"best/model\.safetensors is damaged"):
+        evaluate_run(run, which="best")
+    assert evaluate_run(run, which="last")
+
+
+def test_a_manifest_with_sizes_alone_still_resumes(small, tmp_path) -> None:
+    """As versions before wrote it."""
+    run = tmp_path / "run"
+    expected = train(small(steps=8, save_every=4), run, quiet=True)
+    newest = run / "checkpoints" / "checkpoint-8"
+    entries = json.loads((newest / "complete.json").read_text())
+    (newest / "complete.json").write_text(json.dumps({name: entry["size"] for name, entry in entries.items()}))
+    (run / "result.json").unlink()
+    assert resume(run, quiet=True)["scores"] == expected["scores"]
+    assert whole_or_not.newest(run / "checkpoints") == (newest, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,3 +262,15 @@ def test_resuming_a_folder_without_a_checkpoint_starts_again(small, tmp_path, me
     assert metric_lines(run) == metric_lines(tmp_path / "whole")
     with pytest.raises(FileNotFoundError, match=r"experiment\.json"):
         resume(tmp_path / "nowhere")
+
+
+def test_a_finished_run_goes_on_for_longer(small, tmp_path, capsys) -> None:
+    run = tmp_path / "run"
+    first = train(small(steps=6, save_every=3), run, quiet=True)
+    with pytest.raises(ValueError, match="--steps 6 is no more than that"):
+        resume(run, steps=6, quiet=True)
+    longer = resume(run, steps=10, quiet=True)
+    assert longer["steps"] == 10 and load_experiment(run).train.steps == 10
+    assert "on from update 6 to 10" in capsys.readouterr().err
+    assert json.loads((run / "result-6.json").read_text())["scores"] == first["scores"] != longer["scores"]
+    assert resume(run, quiet=True) == json.loads((run / "result.json").read_text())

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.suggest import unknown
 
 # name -> (module, class). The module is imported when its attention is built.
 ATTENTIONS: dict[str, tuple[str, str]] = {
@@ -12,6 +13,7 @@ ATTENTIONS: dict[str, tuple[str, str]] = {
     "relu": ("cosformer.attention.feature_maps", "Relu"),
     "leaky_relu": ("cosformer.attention.feature_maps", "LeakyRelu"),
     "identity": ("cosformer.attention.feature_maps", "Identity"),
+    "uniform": ("cosformer.attention.uniform", "Uniform"),
     "linear": ("cosformer.attention.feature_maps", "Linear"),
     "performer": ("cosformer.attention.performer", "Performer"),
     "rfa_gaussian": ("cosformer.attention.rfa", "RfaGaussian"),
@@ -39,7 +41,7 @@ ATTENTIONS: dict[str, tuple[str, str]] = {
 def attention_class(name: str) -> type[Attention]:
     """The class behind ``name``; an unknown name raises and lists the known ones."""
     if name not in ATTENTIONS:
-        raise ValueError(f"unknown attention {name!r}; known: {', '.join(sorted(ATTENTIONS))}")
+        raise unknown("attention", name, sorted(ATTENTIONS))
     module, attribute = ATTENTIONS[name]
     return getattr(import_module(module), attribute)
 

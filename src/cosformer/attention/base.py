@@ -1,5 +1,6 @@
 """What every attention mechanism of the zoo has: its sizes, its traits and one way to be called."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -62,6 +63,7 @@ class Attention(nn.Module):
     """
 
     traits: ClassVar[Traits]
+    grouped: ClassVar[bool] = False  # takes keys and values of fewer heads, each for several heads of queries
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool) -> None:
         super().__init__()
@@ -79,11 +81,21 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}, max_len={self.max_len}, causal={self.causal}"
 
+    def packed(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Sequences one behind the other, each attending to itself alone: ``[1,H,T,.]`` -> ``[1,H,T,E]``.
+
+        ``cu_seqlens`` int ``[n+1]`` from 0 to T: where they begin and end.
+        """
+        ends = itertools.pairwise(cu_seqlens.tolist())
+        parts = [slice(start, end) for start, end in ends if end > start]
+        return torch.cat([self(q[:, :, part], k[:, :, part], v[:, :, part]) for part in parts], dim=2)
+
     def check(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
         """Raise on input that this mechanism was not built for."""
         heads, dim = self.num_heads, self.head_dim
         for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.dim() != 4 or x.shape[1] != heads:
+            fits = x.dim() == 4 and (x.shape[1] == heads or (self.grouped and name != "q" and heads % x.shape[1] == 0))
+            if not fits:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected [B, {heads}, length, channels]")
         if q.shape[-1] != dim or k.shape[-1] != dim:
             got = f"{q.shape[-1]} and {k.shape[-1]}"

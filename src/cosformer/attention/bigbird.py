@@ -26,6 +26,9 @@ class Bigbird(Attention):
         causal=False,
         cross=False,
         streaming=False,
+        deviations=(
+            "padding: its last block is the last of the tensor, padded or not, so a row depends on how far its batch is padded",
+        ),
     )
     draws: Tensor
 

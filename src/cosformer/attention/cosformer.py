@@ -16,6 +16,7 @@ class Cosformer(Attention):
     """
 
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
+    grouped = True
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, backend: str = "auto") -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
@@ -28,6 +29,26 @@ class Cosformer(Attention):
         return cosformer_attention(
             q, k, v, causal=self.causal, max_len=self.max_len, key_mask=key_mask, backend=self.backend
         )
+
+    def packed(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Sequences one behind the other, each attending to itself alone: ``[1,H,T,.]`` -> ``[1,H,T,E]``."""
+        return cosformer_attention(
+            q, k, v, causal=self.causal, max_len=self.max_len, cu_seqlens=cu_seqlens, backend=self.backend
+        )
+
+    def summarize(self, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> LinearState:
+        """Keys and values to be attended to later, by any number of :meth:`attend_state`: sums of one size."""
+        queries = k[:, :, :0].repeat_interleave(self.num_heads // k.shape[1], 1)
+        _, state = cosformer_attention(
+            queries, k, v, max_len=self.max_len, key_mask=key_mask, return_state=True, backend=self.backend
+        )
+        return state
+
+    def attend_state(self, q: Tensor, state: LinearState, first: int = 0) -> Tensor:
+        """Cross-attention of queries at positions ``first``, ``first + 1``, ... to what :meth:`summarize` gave."""
+        k = q.new_zeros(q.shape[0], state.kv.shape[1], 0, q.shape[-1])
+        v = q.new_zeros(q.shape[0], state.kv.shape[1], 0, state.kv.shape[-1])
+        return cosformer_attention(q, k, v, max_len=self.max_len, q_offset=first, state=state, backend=self.backend)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.autocast import without_autocast
+from cosformer.ops.checks import without_autocast
 from cosformer.ops.operator import linear_attention
 from cosformer.ops.spec import accumulator
 from cosformer.ops.state import LinearState

@@ -47,6 +47,19 @@ class KeyValueState:
         mask = None if self.key_mask is None else self.key_mask[:, drop:].clone()
         return replace(self, k=self.k[:, :, drop:].clone(), v=self.v[:, :, drop:].clone(), key_mask=mask)
 
+    def cropped(self, count: int) -> "KeyValueState":
+        """The state before the last ``count`` tokens."""
+        if count == 0:
+            return self
+        keep = self.k.shape[2] - count
+        if keep < 0 or self.seen != self.k.shape[2]:
+            raise ValueError(
+                f"{count} tokens to take back from a cache that keeps {self.k.shape[2]} of {self.seen} tokens; call"
+                " activate_past_recording() on the cache before the tokens that may have to be taken back"
+            )
+        mask = None if self.key_mask is None else self.key_mask[:, :keep]
+        return KeyValueState(self.k[:, :, :keep], self.v[:, :, :keep], mask, keep)
+
     def detach(self) -> "KeyValueState":
         """The same numbers without their history."""
         return replace(self, k=self.k.detach(), v=self.v.detach())

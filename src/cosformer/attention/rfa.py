@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cosformer.attention.base import Traits
 from cosformer.attention.feature_maps import FeatureMap, check_state, widen
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.autocast import without_autocast
+from cosformer.ops.checks import without_autocast
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
 
@@ -82,12 +82,12 @@ def arccos_features(projected: Tensor) -> Tensor:
 class RfaGaussian(RandomFeatures):
     """``phi(x) = F^(-1/2) [sin(W x), cos(W x)]`` of x at length one: estimates ``exp(q.k)`` but for a constant factor.
 
-    Peng et al. 2021; see :class:`RandomFeatures` for W. The estimates may be negative: row sums keep their sign and
-    stay at least 1e-6 away from zero. (The authors' code clamps them at 1, which shrinks rows with few keys.)
+    Peng et al. 2021; see :class:`RandomFeatures` for W. The estimates may be negative: row sums below 1 count
+    as 1, as in the authors' code, which shrinks rows with few keys and keeps those bounded whose estimates cancel out.
     """
 
     traits = Traits(paper="Peng et al. 2021", time="N F D", memory="N F", causal=True, cross=True, streaming=True)
-    normaliser = "signed"
+    eps = 1.0
     activation = staticmethod(fourier_features)
     default_num_features = 64  # each gives a sine and a cosine
 

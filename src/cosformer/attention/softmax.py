@@ -14,13 +14,22 @@ class Softmax(Attention):
     """``O = softmax(Q K^T / sqrt(D)) V``, by torch's fused kernels: time N S D, memory linear in N."""
 
     traits = Traits(paper="Vaswani et al. 2017", time="N^2 D", memory="N D", causal=True, cross=True, streaming=True)
+    grouped = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
         if self.causal:
             return _causal(q, k, v, key_mask)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=None if key_mask is None else key_mask[:, None, None])
+        return _attend(q, k, v, None if key_mask is None else key_mask[:, None, None])
+
+    def summarize(self, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> KeyValueState:
+        """Keys and values to be attended to later, by any number of :meth:`attend_state`."""
+        return KeyValueState.extended(None, k, v, key_mask)
+
+    def attend_state(self, q: Tensor, state: KeyValueState, first: int = 0) -> Tensor:
+        """Cross-attention to what :meth:`summarize` gave; softmax does not ask for positions."""
+        return _attend(q, state.k, state.v, None if state.key_mask is None else state.key_mask[:, None, None])
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueState | None = None, key_mask: Tensor | None = None
@@ -35,7 +44,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
     """The queries are the last N of the S positions."""
     n, s = q.shape[2], k.shape[2]
     if key_mask is None and n == s:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
     # the fused kernels take a triangle or a mask, not both: build the mask for a few rows at a time, and leave out
     # the keys that none of them may see
     out = []
@@ -46,5 +55,9 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         allowed = positions <= positions[first:, None]
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :seen]
-        out.append(F.scaled_dot_product_attention(rows, k[:, :, :seen], v[:, :, :seen], attn_mask=allowed))
+        out.append(_attend(rows, k[:, :, :seen], v[:, :, :seen], allowed))
     return torch.cat(out, dim=2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=k.shape[1] != q.shape[1])

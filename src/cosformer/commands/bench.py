@@ -106,6 +106,10 @@ def _native(add: Callable[..., Any]) -> None:
     add("--lengths", type=_numbers, metavar="N,N,...", help="default: 4096,16384")
 
 
+def _jax(add: Callable[..., Any]) -> None:
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,4096,16384")
+
+
 def _data(add: Callable[..., Any]) -> None:
     add("--text", type=Path, metavar="FILE", help="text for the BPE part (default: the Python library's sources)")
     add("--tokenizer", type=Path, metavar="FOLDER", help="a tokenizer's files (default: a BPE of 8000 is learnt)")
@@ -208,6 +212,14 @@ BENCHES: dict[str, Bench] = {
         5,
         _train,
         "short lengths, small batches, three repeats",
+    ),
+    "jax": Bench(
+        "the JAX operator beside torch's kernels and JAX's softmax attention",
+        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
+        f"one sequence, 8 heads of 64 channels. {_QUIET} Needs cosformer[jax].",
+        5,
+        _jax,
+        "one length, three repeats",
     ),
     "text": Bench(
         "the paper's table 5: speed and memory on byte-level text, by attention and length",

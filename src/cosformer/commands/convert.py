@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from cosformer.extras import require
+from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_model_path(args.source)
     require("hf", "transformers")
     from cosformer.hf import convert
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from cosformer.experiment import EXPERIMENT_FILE, load_experiment
 from cosformer.extras import require
+from cosformer.suggest import check_model_path
 
 DEFAULT_TOKENS = 200
+TEMPERATURE, TOP_P = 0.8, 0.95  # text that stays on its subject and does not repeat itself
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,22 +21,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
     )
-    parser.add_argument("--sample", action="store_true", help="draw tokens at random instead of taking the likeliest")
-    parser.add_argument("--temperature", type=float, help="of sampling; below 1 is more cautious")
-    parser.add_argument("--top-k", type=int, help="sample among the k likeliest tokens")
-    parser.add_argument("--top-p", type=float, help="sample among the likeliest tokens that make up this probability")
-    parser.add_argument("--seed", type=int, help="of sampling")
+    parser.add_argument(
+        "--greedy", action="store_true", help="always the likeliest token, instead of drawing at random"
+    )
+    parser.add_argument("--temperature", type=float, help=f"below 1 is more cautious (default: {TEMPERATURE:g})")
+    parser.add_argument("--top-k", type=int, help="draw among the k likeliest tokens")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        help=f"draw among the likeliest tokens that make up this probability (default: {TOP_P:g})",
+    )
+    parser.add_argument("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
 
 
 def run(args: argparse.Namespace) -> int:
     shape = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
     shape = {name: value for name, value in shape.items() if value is not None}
-    if (shape or args.seed is not None) and not args.sample:
-        given = ", ".join(
-            f"--{name.replace('_', '-')}" for name in (*shape, *(("seed",) if args.seed is not None else ()))
-        )
-        raise ValueError(f"{given} shape sampling; add --sample")
+    if args.greedy and (shape or args.seed is not None):
+        given = [f"--{name.replace('_', '-')}" for name in (*shape, *(("seed",) if args.seed is not None else ()))]
+        raise ValueError(f"{', '.join(given)} shape what is drawn at random; leave out --greedy")
+    if not args.greedy:
+        shape = {"temperature": TEMPERATURE, "top_p": TOP_P} | shape
+    check_model_path(args.model)
     require("hf", "transformers")
     import torch
     import transformers
@@ -62,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             ids,
             attention_mask=torch.ones_like(ids),
             streamer=streamer,
-            do_sample=args.sample,
+            do_sample=not args.greedy,
             pad_token_id=0 if pad is None else pad,
             **options,
         )

@@ -9,6 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cosformer.extras import require
+from cosformer.suggest import unknown
+
 if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
     from cosformer.lab.records import Run
@@ -29,6 +32,10 @@ TARGETS: dict[str, tuple[str, str]] = {
     "algorithm2": ("cosformer.lab.paper.algorithms", "the printed algorithm against ours"),
     "samples": ("cosformer.lab.paper.samples", "inputs with our answer, the vanilla transformer's and the truth"),
     "ledger": ("cosformer.lab.paper.page", "every claim: all runs behind docs/results.md"),
+    "rates": ("cosformer.lab.paper.rates", "the search of learning rates for the runs of the ledger"),
+    "gates": ("cosformer.lab.paper.gates", "tables of counts that a model must beat for its claims to be judged"),
+    "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
+    "continue": ("", "let them go on"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -40,14 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
     add = parser.add_argument
-    add("target", metavar="TARGET", choices=TARGETS, help="one of those below")
+    add("target", metavar="TARGET", help="one of those below")
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
-    add("--seeds", type=_positive, default=3, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
+    add("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: 3; of the ledger 5)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
     add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
-    add("--from", dest="source", type=Path, metavar="FILE", help="with --show: the runs' lines in FILE, not DIR's runs")
+    add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
     add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
@@ -71,11 +78,20 @@ def run(args: argparse.Namespace) -> int:
     from cosformer.lab.paper.cells import cells_of
     from cosformer.lab.paper.request import Request
 
+    if args.target in ("pause", "continue"):
+        return _pause(args)
+    if args.target not in TARGETS:
+        raise unknown("target", args.target, TARGETS)
     _check(args)
+    if args.seeds is None:
+        args.seeds = 5 if args.target == "ledger" else 3
     cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
     if args.dry_run:
         _print_commands(cells, args)
         return 0
+    if cells and not args.show:  # before anything starts, not in the middle of the night
+        for package in ("transformers", "accelerate", "tyro", "tensorboard"):
+            require("train", package)
     runs, problems = _runs(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
@@ -87,22 +103,48 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run], list[str]]":
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
+    from cosformer.lab.paper.estimate import estimate
     from cosformer.lab.paper.queue import Queue
-    from cosformer.lab.paper.summary import collect
+    from cosformer.lab.paper.summary import collect, merged
     from cosformer.lab.records import read_runs, write_runs
 
-    if args.source is not None:
-        return _sorted(*read_runs([args.source]))
+    known, problems = ([], []) if args.source is None else _sorted(*read_runs([args.source]))
+    if args.source is not None and args.show:
+        return known, problems
     left: Sequence[Cell] = ()
-    if cells and not args.show:
+    missing = _missing(cells, known, args.runs)
+    journal = args.json or args.runs / f"{args.target}.jsonl"
+    if missing and not args.show:
+        _say(estimate(missing, merged(collect(cells, args.runs)[0], known), args.jobs))
         options = (args.jobs, args.budget, args.pause_while, _threads(args), _processes(args.scale))
-        left = Queue(args.runs, cells, *options, say=_say).go()
-    runs, problems = collect(cells, args.runs)
-    if args.show and cells and not runs and args.json is None:
-        return _committed(args, problems)
+        left = Queue(args.runs, missing, *options, say=_say, journal=journal, background=args.scale == "small").go()
+    here, found = collect(cells, args.runs)
+    if args.show and cells and not here and args.json is None:
+        return _committed(args, found)
+    runs = merged(here, known)
     if cells and (args.json or not args.show):  # who only looks changes no file
-        write_runs(args.json or args.runs / f"{args.target}.jsonl", runs)
-    return runs, list(dict.fromkeys([*problems, *(f"{cell.name} is not done" for cell in left)]))
+        write_runs(journal, runs)
+    return runs, list(dict.fromkeys([*problems, *found, *(f"{cell.name} is not done" for cell in left)]))
+
+
+def _missing(cells: "Sequence[Cell]", known: "Sequence[Run]", runs: Path) -> "list[Cell]":
+    """The cells without a line, and those whose weights one of them needs and which are not on the disk any more."""
+    from cosformer.lab.paper.state import DONE, state
+    from cosformer.lab.paper.summary import cell_key
+
+    done = {cell_key(run) for run in known}
+    left = [cell for cell in cells if (cell.recipe, cell.attention, cell.seed, cell.rate or 0.0) not in done]
+    left = [cell for cell in left if state(cell, runs)[0] != DONE]
+    firsts = {cell.before for cell in left if cell.before is not None and state(cell.before, runs)[0] != DONE}
+    return [cell for cell in cells if cell in left or cell in firsts]
+
+
+def _pause(args: argparse.Namespace) -> int:
+    from cosformer.lab.paper.queue import go_on, pause
+
+    count = (pause if args.target == "pause" else go_on)(args.runs)
+    _say(f"{'Paused' if args.target == 'pause' else 'Continued'}: {count} processes of the queue in {args.runs}")
+    return 0
 
 
 def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run], list[str]]":
@@ -116,7 +158,10 @@ def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run
         )
         return [], [*problems, f"{where}; or give --from FILE"]
     print(f"No finished runs in {args.runs}: these are the committed ones, {path}.\n", file=sys.stderr)
-    runs, found = _sorted(*read_runs([path]))
+    # the tables at scale small show the runs of the first version too, which the ledger does not judge
+    older = args.docs / "results" / "runs-v1.jsonl"
+    files = [path, older] if args.target != "ledger" and older.exists() else [path]
+    runs, found = _sorted(*read_runs(files))
     return runs, [*problems, *found]
 
 
@@ -158,13 +203,13 @@ def _check(args: argparse.Namespace) -> None:
 
     for name in args.attentions or ():
         attention_class(name)
-    if args.source is not None and not args.show:
-        raise ValueError("--from FILE shows runs that are over; give --show with it")
     if (args.lengths or args.batch or args.width) and args.target not in ("table5", "figure1"):
         raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
-    if (args.write or args.into) and args.target != "ledger":
-        raise ValueError(f"--write and --into are for the ledger, not for {args.target}")
-    if args.target == "ledger" and args.scale == "paper":
+    if args.into and args.target != "ledger":
+        raise ValueError(f"--into is for the ledger, not for {args.target}")
+    if args.write and args.target not in ("ledger", "rates", "gates"):
+        raise ValueError(f"--write is for ledger, rates and gates, not for {args.target}")
+    if args.target in ("ledger", "rates") and args.scale == "paper":
         raise ValueError(
             "the ledger judges its claims at scale small; the full recipes are those of table1 to table4, as in"
             " `cosformer reproduce table2 --scale paper --dry-run`"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosformer.experiment import EXPERIMENT_FILE
 from cosformer.extras import require
+from cosformer.suggest import check_model_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +21,7 @@ _COLUMNS = 4
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Draws the attention weights, queries down and keys across: blue is positive, orange negative, clear is zero; each"
-        " panel has its own scale. Layers and heads count from 1."
+        " panel has its own scale. Layers and heads count from 1. `cosformer report` shows what is kept as RUN/maps.npz."
     )
     add = parser.add_argument
     add(
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     if not text:
         raise ValueError("the text is empty; give at least one letter")
+    check_model_path(args.model)
     require("hf", "transformers")
     import transformers
 
@@ -141,7 +143,8 @@ def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: 
     from cosformer.lab.render.heat_maps import heat_maps
 
     panels = _panels(weights, layers, heads)
-    figure = heat_maps(panels, name=path.stem, title=title, caption=title, tokens=tokens, columns=_COLUMNS)
+    look = {"tokens": tokens, "columns": _COLUMNS, "ends": ("0", "largest of the panel")}
+    figure = heat_maps(panels, name=path.stem, title=title, caption=title, **look)
     path.write_bytes(figure.data)
 
 
@@ -153,19 +156,10 @@ def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: 
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.lab.render.heat_maps import heat_maps, write_maps
+    from cosformer.lab.render.heat_maps import layer_figure, write_maps
 
-    figures = {
-        f"Layer {i + 1}": heat_maps(
-            _panels(weights, [i], heads),
-            name=f"layer-{i + 1}",
-            title=f"Layer {i + 1}",
-            caption="Queries down, keys across; each panel has its own scale.",
-            tokens=tokens,
-            columns=2 if len(heads) <= 4 else _COLUMNS,  # large enough for a phone
-        )
-        for i in layers
-    }
+    columns = 2 if len(heads) <= 4 else _COLUMNS  # large enough for a phone
+    figures = {f"Layer {i + 1}": layer_figure(weights[i][heads], tokens, i, heads, columns) for i in layers}
     write_maps(path, title, tokens, figures)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cosformer.suggest import unknown
+
 if TYPE_CHECKING:
     from cosformer.data.dataset import Dataset, Ragged, Split
 
@@ -15,6 +17,7 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "wikitext103": ("cosformer.data.wikitext", "wikitext103", "LM and MLM: WikiText-103, words, bytes or byte-level BPE"),
     "listops": ("cosformer.data.listops", "listops", "Long Range Arena ListOps, generated or read (no download)"),
     "listops-small": ("cosformer.data.listops", "listops_small", "ListOps, a few thousand rows made in seconds"),
+    "recall": ("cosformer.data.recall", "recall", "recall of values by their keys, made here (no download)"),
     "text": ("cosformer.data.imdb", "text", "Long Range Arena Text: IMDB reviews as bytes"),
     "retrieval": ("cosformer.data.aan", "retrieval", "Long Range Arena Retrieval: pairs of papers (AAN) as bytes"),
     "image": ("cosformer.data.cifar10", "image", "Long Range Arena Image: CIFAR-10, grey, 1024 pixels in a row"),
@@ -32,7 +35,7 @@ DATASETS: dict[str, tuple[str, str, str]] = {
 def dataset_function(name: str) -> Callable[..., "Dataset"]:
     """The function that loads ``name``; an unknown name raises and lists the known ones."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+        raise unknown("data set", name, DATASETS)
     module, attribute, _ = DATASETS[name]
     return getattr(import_module(module), attribute)
 

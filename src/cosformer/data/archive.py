@@ -38,6 +38,8 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
             yield from _zip_members(path, wanted)
             return
         raw.seek(0)
+        if path.suffix == ".zip":
+            raise zipfile.BadZipFile("it is empty" if not raw.read(1) else "it does not begin as a zip file does")
         with _decompressed(raw) as stream:
             head = stream.read(512)
             stream.seek(0)

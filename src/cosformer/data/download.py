@@ -187,8 +187,13 @@ def _transfer(url: str, part: Path) -> None:
             f"{url} answered {answer.status_code} {answer.reason}; get the file elsewhere and use --from PATH"
         ) from error
     except requests.RequestException as error:
+        came = part.stat().st_size if part.exists() else 0
+        if not came:
+            part.unlink(missing_ok=True)
+        kept = f"{came:,} bytes came and are kept, run the command again to resume" if came else "nothing came"
         raise ValueError(
-            f"{url} cannot be reached or broke off ({error}); what came is kept, run the command again to resume"
+            f"{url} cannot be reached or broke off ({error}); {kept}. If you have the file, or can get it elsewhere:"
+            " 'cosformer data get NAME --from PATH'"
         ) from error
 
 

@@ -48,17 +48,39 @@ def listops(
     generator's options do not apply; without, ``train`` + ``valid`` + ``test`` trees of more than ``longer_than`` and fewer
     than ``shorter_than`` tokens are generated (as many as the benchmark has, unless told otherwise).
     """
-    vocabulary = Words(TOKENS)
     if path is not None:
         source = locate("listops", "lra", path)
 
         def read(writer: Writer) -> Description:
             cut = _read_files(source.files(), writer, max_length)
-            return Description(vocabulary, 10, max_length, notes={"rows cut": cut})
+            return Description(Words(TOKENS), 10, max_length, notes={"rows cut": cut})
 
         return prepare("listops", {"source": source.identity, "max_length": max_length}, read)
 
     sizes = {"train": train, "valid": valid, "test": test}
+    return _generated("listops", sizes, max_depth, max_arguments, max_length, longer_than, shorter_than, seed, workers)
+
+
+def listops_small(*, train: int = 4_000, valid: int = 500, test: int = 500, seed: int = 0) -> Dataset:
+    """ListOps by the same rules, small enough to be made while you wait."""
+    sizes = {"train": train, "valid": valid, "test": test}
+    return _generated(
+        "listops-small", sizes, MAX_DEPTH, MAX_ARGUMENTS, MAX_LENGTH, LONGER_THAN, SHORTER_THAN, seed, None
+    )
+
+
+def _generated(
+    name: str,
+    sizes: dict[str, int],
+    max_depth: int,
+    max_arguments: int,
+    max_length: int,
+    longer_than: int,
+    shorter_than: int,
+    seed: int,
+    workers: int | None,
+) -> Dataset:
+    """As many trees as ``sizes`` says for each split, prepared under ``name``."""
     options = {"sizes": sizes, "depth": max_depth, "arguments": max_arguments, "length": max_length, "seed": seed}
     options |= {"longer_than": longer_than, "shorter_than": shorter_than}
 
@@ -72,21 +94,16 @@ def listops(
             shorter_than=shorter_than,
             workers=workers,
         )
-        with progress_bar("listops", sum(sizes.values())) as bar:
-            for name, size in sizes.items():
-                split = writer.split(name, np.uint8)
+        with progress_bar(name, sum(sizes.values())) as bar:
+            for split_name, size in sizes.items():
+                split = writer.split(split_name, np.uint8)
                 for _ in range(size):
                     tokens, label = next(rows)
                     split.add(tokens[:max_length], label)
                     bar.update(1)
-        return Description(vocabulary, 10, max_length)
+        return Description(Words(TOKENS), 10, max_length)
 
-    return prepare("listops", options, build)
-
-
-def listops_small(*, train: int = 4_000, valid: int = 500, test: int = 500, seed: int = 0) -> Dataset:
-    """ListOps by the same rules, small enough to be made while you wait."""
-    return listops(train=train, valid=valid, test=test, seed=seed)
+    return prepare(name, options, build)
 
 
 def encode(expression: str) -> np.ndarray:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from cosformer.attention.recorded_state import extend_state
 from cosformer.models.state_cache import StateLayer
 from cosformer.ops.operator import cosformer_attention
 
@@ -24,14 +25,12 @@ _NO_LINEAR_FORM = {
     "sliding_window": "set the config's sliding_window to None, or keep the model's own attention",
     "softcap": "set the config's attn_logit_softcapping to None, or keep the model's own attention",
     "s_aux": "models with attention sinks cannot run it",
-    "cu_seq_lens_q": "pad the sequences instead of packing them",
-    "cu_seq_lens_k": "pad the sequences instead of packing them",
     "cache": "continuous batching keeps paged keys; use generate()",
     "output_attentions": "there is no attention matrix; leave it out",
 }
 # tensors that come along and mean nothing for the scores
 _HARMLESS = {"position_ids", "cache_position", "num_items_in_batch", "position_embeddings", "encoder_hidden_states"}
-_HARMLESS |= {"token_type_ids", "encoder_attention_mask"}
+_HARMLESS |= {"token_type_ids", "encoder_attention_mask", "cu_seq_lens_q", "cu_seq_lens_k"}
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions")
 _DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop", "attn_dropout")
 
@@ -63,6 +62,8 @@ def cosformer_forward(
     layer = getattr(key, "cosformer_layer", None)
     max_len = max_len_of(getattr(module, "config", None))
     _check_mask(attention_mask, key, query, layer, max_len)
+    if kwargs.get("cu_seq_lens_q") is not None:
+        return _packed(query, key, value, attention_mask, causal, layer, max_len, kwargs["cu_seq_lens_q"]), None
     if layer is not None:
         offset = layer.get_seq_length()
         out = _with_state(query, key, value, attention_mask, causal, layer, max_len)
@@ -89,9 +90,9 @@ def cosformer_mask(
     """The padding mask as bool ``[B, kv_length]``, None if nothing is masked; any other pattern raises."""
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
         raise ValueError(
-            "this model asks for more than a causal or padding mask (a sliding window, chunks, packed sequences or a custom"
-            " pattern), which attn_implementation='cosformer' cannot honour; pad instead of packing, or keep the model's own"
-            " attention (under torch.compile pass an attention_mask: without one packing cannot be ruled out)"
+            "this model asks for more than a causal or padding mask (a sliding window, chunks or a custom pattern), which"
+            " attn_implementation='cosformer' cannot honour; keep the model's own attention (under torch.compile pass an"
+            " attention_mask: without one packed sequences cannot be ruled out)"
         )
     if (
         kv_offset
@@ -132,12 +133,34 @@ def _with_state(
             "a StateCache serves causal self-attention; for an encoder-decoder pass"
             " EncoderDecoderCache(StateCache(), DynamicCache())"
         )
+
+    def extend(q: Tensor, k: Tensor, v: Tensor, state: Any, key_mask: Tensor | None) -> tuple[Tensor, Any]:
+        return cosformer_attention(
+            q, k, v, causal=True, max_len=max_len, key_mask=key_mask, state=state, return_state=True
+        )
+
     new = None if mask is None else mask[:, -query.shape[2] :]
-    out, layer.state = cosformer_attention(
-        query, key, value, causal=True, max_len=max_len, key_mask=new, state=layer.state, return_state=True
-    )
+    out, layer.state = extend_state(extend, query, key, value, layer.state, new)
     layer.pending = False
     return out
+
+
+def _packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    layer: StateLayer | None,
+    max_len: int | None,
+    bounds: Tensor,
+) -> Tensor:
+    if mask is not None or layer is not None or key.shape[2] != query.shape[2]:
+        raise ValueError("packed sequences go with neither a padding mask nor a cache; call with use_cache=False")
+    # without a longest length: the longest of the row, as for one sequence alone it is that sequence
+    max_len = int(bounds.diff().max()) if max_len is None else max_len
+    out = cosformer_attention(query, key, value, causal=causal, max_len=max_len, cu_seqlens=bounds)
+    return out.transpose(1, 2).contiguous()
 
 
 def _check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLayer | None, max_len: int | None) -> None:

@@ -1,23 +1,27 @@
 """Stock pretrained models with their attention replaced and their weights kept, under a model type of their own.
 
-``cosformer_bert`` is BERT with cosFormer attention. The type of its own, and a sentence where the stock config wants a number,
-make sure that nothing loads such a model as the stock one and runs softmax on it by mistake.
+``cosformer_bert`` is BERT with cosFormer attention. The type of its own, and ``attn_implementation`` in its config.json, make sure
+that nothing loads such a model as the stock one and runs softmax on it by mistake.
 """
 
 import json
+import os
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cosformer._version import __version__
 from cosformer.hf.attention import NAME
+from cosformer.models.auto_map import write_auto_map
 from cosformer.models.card import model_card
 from cosformer.models.config import CosformerConfig
+from cosformer.models.state_cache import StateCache
 
 CONVERTIBLE = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "llama", "qwen2", "qwen3", "bart")
 ROTARY = ("llama", "qwen2", "qwen3")
@@ -32,11 +36,12 @@ _AUTO = (
     "AutoModelForQuestionAnswering",
     "AutoModelForSeq2SeqLM",
 )
-_NOTE = "(a converted model: pip install 'cosformer[hf]', then import cosformer.hf and load it with an Auto class)"
+# what sentence-transformers puts beside a model; modules.json names further folders
+_SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 class ConvertedConfig:
-    """Mixed into a stock config: which attention the model runs, and a file that no stock config accepts."""
+    """Mixed into a stock config: which attention the model runs, and a file that tells stock classes of it."""
 
     attention: str
 
@@ -48,15 +53,21 @@ class ConvertedConfig:
 
     def to_json_string(self, use_diff: bool = True) -> str:
         values = json.loads(super().to_json_string(use_diff))  # pyright: ignore[reportAttributeAccessIssue]
-        values["vocab_size"] = f"{self.vocab_size} {_NOTE}"  # pyright: ignore[reportAttributeAccessIssue]
+        if self.attention == NAME:
+            # a stock class takes this for what to run: it fails where the name is not registered, and is right where it is
+            values["attn_implementation"] = NAME
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As transformers' own, with a file that leads ``trust_remote_code=True`` to this package."""
+        stock = _stock_models(self.model_type.removeprefix(PREFIX))  # pyright: ignore[reportAttributeAccessIssue]
+        models = {auto: f"Cosformer{made.__name__}" for auto, made in stock.items()}
+        write_auto_map(self, save_directory, __name__, type(self).__name__, models)
+        super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        vocab = config_dict.get("vocab_size")
-        if isinstance(vocab, str):
-            config_dict = {**config_dict, "vocab_size": int(vocab.split()[0])}
-        return super().from_dict(config_dict, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing to do: a saved config always says where its class is."""
 
 
 class ConvertedModel:
@@ -71,6 +82,23 @@ class ConvertedModel:
         if config.attention == NAME:
             config._attn_implementation = NAME
         super().__init__(config, *args, **kwargs)  # pyright: ignore[reportCallIssue]
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict, *args: Any) -> None:
+        """The cache of one size, where nobody asks for another."""
+        wanted = self.config.attention == NAME and generation_config.use_cache is not False  # pyright: ignore
+        if wanted and generation_config.cache_implementation is None and model_kwargs.get("past_key_values") is None:
+            cache: Any = StateCache()
+            if generation_config.is_assistant:
+                cache.activate_past_recording()
+            if self.config.is_encoder_decoder:  # pyright: ignore[reportAttributeAccessIssue]
+                cache = EncoderDecoderCache(cache, DynamicCache())
+            model_kwargs["past_key_values"] = cache
+            return
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # pyright: ignore
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing to do: a saved model always says where its classes are."""
 
     def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
         raise ValueError("a converted model keeps its attention; convert the original once more for another one")
@@ -106,13 +134,30 @@ def register_configs() -> None:
 @cache
 def register_models(model_type: str) -> None:
     """Let the Auto classes build every form of ``cosformer_<model_type>`` that the stock model has."""
-    stock_config, config = CONFIG_MAPPING[model_type], converted_config(model_type)
-    for name in _AUTO:
-        auto = getattr(transformers, name)
-        if stock_config in auto._model_mapping:
-            stock = auto._model_mapping[stock_config]
-            stock = stock[0] if isinstance(stock, tuple | list) else stock
-            auto.register(config, converted_model(stock, model_type), exist_ok=True)
+    for auto, stock in _stock_models(model_type).items():
+        made = converted_model(stock, model_type)
+        getattr(transformers, auto).register(converted_config(model_type), made, exist_ok=True)
+
+
+def _stock_models(model_type: str) -> dict[str, type]:
+    """Auto class -> the stock model that it builds."""
+    found = {}
+    for auto in _AUTO:
+        stock = getattr(transformers, auto)._model_mapping.get(CONFIG_MAPPING[model_type], None)
+        if stock is not None:
+            found[auto] = stock[0] if isinstance(stock, tuple | list) else stock
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """Classes of converted models are made when somebody asks, also by the file that ``trust_remote_code=True`` runs."""
+    if name.startswith("Cosformer"):
+        for model_type in CONVERTIBLE:
+            if name.startswith(f"Cosformer{CONFIG_MAPPING[model_type].__name__.removesuffix('Config')}"):
+                register_models(model_type)
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | None = None) -> list[str]:
@@ -129,6 +174,7 @@ def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | Non
     _write_note(out, source, notes, _auto_name(model))  # before saving: a README that is there stays
     model.save_pretrained(out)
     notes.append(_copy_tokenizer(source, out))
+    notes += _copy_sentence_files(Path(source), out)
     return notes
 
 
@@ -200,6 +246,20 @@ def _copy_tokenizer(source: str, out: Path) -> str:
     except (OSError, ValueError, KeyError) as error:
         return f"no tokenizer taken along: {str(error).splitlines()[0]}"
     return "the tokenizer is the original's"
+
+
+def _copy_sentence_files(source: Path, out: Path) -> list[str]:
+    """What sentence-transformers needs to load the result: its modules, among them pooling and normalisation."""
+    if not (source / "modules.json").is_file():
+        return []
+    folders = [module["path"] for module in json.loads((source / "modules.json").read_text(encoding="utf-8"))]
+    for name in _SENTENCE_FILES:
+        if (source / name).is_file():
+            shutil.copy(source / name, out / name)
+    for name in folders:
+        if name and (source / name).is_dir():
+            shutil.copytree(source / name, out / name)
+    return ["sentence-transformers' files are the original's"]
 
 
 def _auto_name(model: PreTrainedModel) -> str:

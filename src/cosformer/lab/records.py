@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.json_files import read_lines, read_object, write_lines
 
@@ -19,21 +20,16 @@ CURVE_POINTS = 40
 NOT_RUN = "not run"
 DIFFERENCE = "µs more"  # the unit of a measurement that is a difference of two times
 _DIVERGED = "is not a number"  # in the reason of a run that failed for that
-_NEEDED = (
-    "scores",
-    "baseline",
-    "learned",
-    "cpu_seconds",
-    "machine",
-    "command",
-)  # besides those of Run without a default
+# besides those of Run without a default
+_NEEDED = ("scores", "baseline", "learned", "cpu_seconds", "machine", "command")
 
 
 @dataclass(frozen=True)
 class Run:
     """One run. The fields down to ``note`` make a line of runs.jsonl, ``extra`` being what else the line said.
 
-    status: done or diverged; of a folder also running, stopped, failed or unknown. scores: by evaluation and metric, finite
+    status: done or diverged; of a folder also running, stopped (asked to), killed (it says running, and its process is gone),
+    failed or unknown. scores: by evaluation and metric, finite
     numbers only. baseline: by evaluation, the model that ignores its input. learned: by evaluation, whether the run beat it.
     score: the metric that counts. From a folder only: path, experiment, info (run.json) and metrics (the readable lines of
     metrics.jsonl by step, where a step logged again after a resume counts once).
@@ -84,6 +80,11 @@ class Run:
     def diverged(self) -> bool:
         """Whether it ended because its loss or a gradient was not a number: a result, not a mishap."""
         return self.status == "diverged" or (self.status == "failed" and _DIVERGED in (self.reason or ""))
+
+    @property
+    def broken(self) -> bool:
+        """Whether it ended without a result that means anything."""
+        return not self.diverged and self.status in ("failed", "killed", "unknown")
 
     @property
     def evaluation(self) -> str:
@@ -145,8 +146,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         "task": experiment.task,
         "attention": experiment.model.attention,
         "seed": experiment.train.seed,
-        "status": "done" if result is not None else str(info.get("status", "unknown")),
-        "reason": None if result is not None else info.get("reason"),
+        **_ending(info, result),
         "scores": _scores((result or {}).get("scores")),
         "note": experiment.note,
     }
@@ -335,6 +335,17 @@ def results_of(document: Any) -> Results:
         return Results(**{**document, "measurements": found})
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def _ending(info: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
+    """Status and reason. A run that says it is running was killed if its process is gone: it had no time to say so."""
+    if result is not None:
+        return {"status": "done", "reason": None}
+    status = str(info.get("status", "unknown"))
+    if status == "running" and machine.is_alive(info) is False:
+        return {"status": "killed", "reason": f"no process {info['pid']}"}
+    reason = "it has no readable result" if status == "done" else info.get("reason")
+    return {"status": "unknown" if status == "done" else status, "reason": reason}
 
 
 def _read_run_lines(path: Path) -> tuple[list[Run], list[str]]:

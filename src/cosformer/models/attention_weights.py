@@ -16,12 +16,12 @@ def attention_weights(model: nn.Module, input_ids: Tensor, attention_mask: Tenso
 
     def watch(module: MultiHead, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, key_mask = args[0], args[1] if len(args) > 1 else kwargs.get("key_mask")
-        q, k = (module._split(projection(x)) for projection in (module.query, module.key))
+        q, k, _ = module.heads(x, kwargs.get("rotation"))
         n = x.shape[1]
-        identity = torch.eye(n, dtype=x.dtype, device=x.device).expand(*q.shape[:2], n, n)
+        identity = torch.eye(n, dtype=x.dtype, device=x.device).expand(*k.shape[:2], n, n)
         found.append(module.attention(q, k, identity, key_mask))
 
-    layers = [module for module in model.modules() if isinstance(module, MultiHead)]
+    layers = [module for module in model.modules() if type(module) is MultiHead]
     if not layers:
         raise ValueError(f"{type(model).__name__} has no layer of this package; its attention cannot be watched")
     hooks = [layer.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]

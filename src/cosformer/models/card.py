@@ -6,13 +6,9 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 import cosformer
+from cosformer.models import config as configuration
 
-AUTO_CLASSES = {
-    "CosformerModel": "AutoModel",
-    "CosformerForCausalLM": "AutoModelForCausalLM",
-    "CosformerForMaskedLM": "AutoModelForMaskedLM",
-    "CosformerForSequenceClassification": "AutoModelForSequenceClassification",
-}
+AUTO_CLASSES = {model: auto for auto, model in configuration.AUTO_CLASSES.items()}
 
 
 def model_card(title: str, body: str, auto_class: str, tag: str) -> ModelCard:
@@ -46,7 +42,7 @@ def write_card(directory: Path, model_class: str, config: Any, parameters: int) 
     if path.exists() or not directory.is_dir():
         return
     attention = config.attention if isinstance(config.attention, str) else ", ".join(config.attention)
-    kind = "left to right" if config.is_decoder else "bidirectional"
+    kind = "left to right" if config.is_decoder else "encoder-decoder" if config.is_encoder_decoder else "bidirectional"
     rows = {
         "class": f"`{model_class}`",
         "attention": f"`{attention}`",

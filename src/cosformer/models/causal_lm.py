@@ -1,24 +1,24 @@
 """Left-to-right language model, with ``generate``."""
 
-import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from cosformer.models import packing
 from cosformer.models.adaptive import IGNORE, AdaptiveEmbedding, AdaptiveSoftmax
 from cosformer.models.config import CosformerConfig
+from cosformer.models.generation import StateGeneration
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.state_cache import StateCache
 from cosformer.models.transformer import CosformerModel
 
 
-class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
+class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, GenerationMixin):
     """The transformer with a softmax over the vocabulary: plain and tied to the embeddings, or adaptive.
 
     With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss needs
@@ -39,7 +39,6 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
             self._tied_weights_keys = {}  # the adaptive head has no word weights of its own
             tails = len(config.adaptive_cutoffs)
             self.lm_head = AdaptiveSoftmax(config.hidden_size, tails, dropout=config.adaptive_dropout)
-        self._told_recompute = False
         self.post_init()
 
     @can_return_tuple
@@ -67,6 +66,9 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
             targets = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
+            if attention_mask is None or bool(attention_mask.all()):
+                bounds = packing.find_bounds(kwargs, position_ids, *labels.shape)
+                targets = targets if bounds is None else packing.without_crossings(targets, bounds, IGNORE)
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -120,28 +122,6 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
             scores = self.lm_head(states[counted]).float()
             losses[row, counted] = F.cross_entropy(scores, wanted[counted], reduction="none")
         return losses
-
-    def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any
-    ) -> None:
-        """``generate`` asks for a cache here: ours are states, made by the attentions themselves."""
-        if generation_config.cache_implementation is not None:
-            raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; leave it out"
-            )
-        if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
-            return
-        if self.model.streaming:
-            model_kwargs["past_key_values"] = StateCache(self.config.num_hidden_layers)
-            return
-        generation_config.use_cache = False
-        if not self._told_recompute:
-            self._told_recompute = True
-            warnings.warn(
-                f"attention={self.config.attention!r} carries no state from token to token: every step of generate()"
-                " computes the whole sequence again",
-                stacklevel=4,
-            )
 
 
 def _keep(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:

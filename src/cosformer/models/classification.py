@@ -9,6 +9,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models.config import CosformerConfig
+from cosformer.models.embeddings import with_cls
 from cosformer.models.pooling import POOL, Classifier
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
@@ -17,9 +18,7 @@ from cosformer.models.transformer import CosformerModel
 def pooled(config: CosformerConfig, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """One vector per sequence, ``[B,C]``, as ``config.pooling`` says."""
     mask = None if attention_mask is None else attention_mask.to(hidden.device) != 0
-    if mask is not None and config.cls_token:
-        mask = torch.cat((mask[:, :1], mask), dim=1)
-    return POOL[config.pooling](hidden, mask)
+    return POOL[config.pooling](hidden, with_cls(mask) if config.cls_token else mask)
 
 
 class CosformerForSequenceClassification(CosformerPreTrainedModel):
@@ -27,7 +26,7 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
-        _refuse_first_of_decoder(config)
+        refuse_first_of_decoder(config)
         self.model = CosformerModel(config)
         self.classifier = Classifier(config, config.hidden_size)
         self.post_init()
@@ -65,7 +64,7 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
-        _refuse_first_of_decoder(config)
+        refuse_first_of_decoder(config)
         self.model = CosformerModel(config)
         self.classifier = Classifier(config, config.hidden_size * (4 if config.pairing == "four" else 2))
         self.post_init()
@@ -81,6 +80,9 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers."""
+        unknown = kwargs.keys() - {"num_items_in_batch", "return_dict"}
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")
         a = self.encode(input_ids, attention_mask)
         b = self.encode(input_ids_b, attention_mask_b)
         both = (a, b, a * b, a - b) if self.config.pairing == "four" else (a, b)
@@ -98,7 +100,8 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         return pooled(self.config, body.last_hidden_state, attention_mask)
 
 
-def _refuse_first_of_decoder(config: CosformerConfig) -> None:
+def refuse_first_of_decoder(config: CosformerConfig) -> None:
+    """Raise where the pooled position cannot have seen the sequence."""
     if config.is_decoder and config.pooling == "first":
         raise ValueError(
             "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or is_decoder=False"

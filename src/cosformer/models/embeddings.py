@@ -68,3 +68,8 @@ def positions_from_mask(attention_mask: Tensor | None, seen: int, length: int, d
     if attention_mask is None:
         return torch.arange(seen, seen + length, device=device).unsqueeze(0)
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+
+
+def with_cls(mask: Tensor | None) -> Tensor | None:
+    """``[B,N]`` -> ``[B,N+1]``: the vector before the sequence is never masked, whatever the first token is (a black pixel is)."""
+    return None if mask is None else torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)

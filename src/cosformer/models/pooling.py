@@ -34,14 +34,14 @@ POOL: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"first": first, "m
 
 
 class Classifier(nn.Module):
-    """Dropout, linear and activation for each hidden size, then dropout and a linear to the class scores."""
+    """Dropout, linear and activation for each hidden size, then dropout and a linear to the ``outputs`` (num_labels) scores."""
 
-    def __init__(self, config: CosformerConfig, in_size: int) -> None:
+    def __init__(self, config: CosformerConfig, in_size: int, outputs: int | None = None) -> None:
         super().__init__()
         sizes = [config.hidden_size] if config.classifier_sizes is None else config.classifier_sizes
         widths = [in_size, *sizes]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.scores = nn.Linear(widths[-1], config.num_labels or 2)
+        self.scores = nn.Linear(widths[-1], outputs or config.num_labels or 2)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.act = activation(config.classifier_act)
 

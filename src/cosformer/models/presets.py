@@ -69,6 +69,7 @@ def _lra(length: int, vocab: int, sizes: tuple[int, int, int, int, int], **chang
         "final_norm": True,
         "hidden_act": "gelu",
         "position_embedding_type": "sinusoidal",
+        "absolute_positions": True,
         "cls_token": True,
         "pooling": "first",
         "classifier_sizes": [inner],
@@ -96,7 +97,8 @@ def lra_text(**changes: Any) -> CosformerConfig:
 
 def lra_retrieval(**changes: Any) -> CosformerConfig:
     """Long Range Arena, document retrieval: two of 4,000 bytes each; no CLS vector, the first byte's is taken."""
-    values = {"num_labels": 2, "pad_token_id": 0, "cls_token": False, "classifier_sizes": [512, 256]}
+    values = {"num_labels": 2, "pad_token_id": 0, "cls_token": False, "pairing": "concat"}
+    values |= {"classifier_sizes": [512, 256]}
     return _lra(4000, 257, (4, 128, 128, 512, 4), **values | changes)
 
 

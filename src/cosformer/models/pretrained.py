@@ -1,6 +1,7 @@
 """What every model of the family shares: how it starts, is saved and is loaded."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -73,14 +74,26 @@ class CosformerPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls,
-        pretrained_model_name_or_path: str | os.PathLike,
+        pretrained_model_name_or_path: str | os.PathLike | None,
         *args: Any,
         config: PreTrainedConfig | str | os.PathLike | None = None,
         **kwargs: Any,
     ) -> Self:
-        """As transformers' own, but weights trained with one attention are refused under another."""
-        where = pretrained_model_name_or_path
-        if isinstance(config, PreTrainedConfig):
+        """As transformers' own, but weights trained with one attention are refused under another.
+
+        A Llama, Mistral, Qwen2 or Qwen3 checkpoint loads under our names, with softmax unless ``attention`` or
+        another field of the config is given.
+        """
+        from cosformer.models import foreign  # it knows the config, which knows nothing of it
+
+        where: Any = pretrained_model_name_or_path
+        own = where is not None  # else everything is given: config and state_dict
+        if own and not isinstance(config, PreTrainedConfig):
+            saved, _ = CosformerConfig.get_config_dict(where if config is None else config)
+            if saved.get("model_type") in foreign.FAMILIES:
+                kwargs = foreign.translate(where if config is None else config, saved["model_type"], kwargs)
+                config, own = kwargs.pop("config"), False
+        if own and isinstance(config, PreTrainedConfig):
             _check_same_attention(config, where)
         info_too = kwargs.pop("output_loading_info", False)
         try:
@@ -90,11 +103,19 @@ class CosformerPreTrainedModel(PreTrainedModel):
                 f"the weights in {where} cannot be read ({error}); the file is damaged or cut off"
             ) from error
         model, info = loaded
-        if not isinstance(config, PreTrainedConfig):
+        if own and not isinstance(config, PreTrainedConfig):
             _check_same_attention(model.config, where)
-        _check_whole_body(info, where)
+        foreign_names = "key_mapping" in kwargs
+        _check_whole_body(info, where, new_attention=foreign_names)
+        if foreign_names:
+            foreign.start_mechanisms(model)
+            model._weight_conversions = None  # it is ours now: saved under our names, not under theirs
         _align(model)
         return (model, info) if info_too else model  # pyright: ignore[reportReturnType]
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing to do: a saved model always says where its classes are (:mod:`cosformer.models.auto_map`)."""
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As transformers' own, and a model card (README.md) unless one is there."""
@@ -118,11 +139,16 @@ def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
         )
 
 
-def _check_whole_body(info: dict[str, Any], where: str | os.PathLike) -> None:
-    """Heads may be new; embeddings and layers must be all there, and nothing else, or the config is not the weights'."""
+def _check_whole_body(info: dict[str, Any], where: Any, new_attention: bool) -> None:
+    """Heads may be new; embeddings and layers must be all there, and nothing else, or the config is not the weights'.
+
+    ``new_attention``: another mechanism was asked for, whose own parameters start from scratch.
+    """
     body = ("embeddings.", "layers.", "final_norm.")
     for kind, what in (("missing_keys", "lack"), ("unexpected_keys", "hold, but the config has no place for,")):
-        keys = sorted(key for key in info[kind] if key.removeprefix("model.").startswith(body))
+        keys = sorted(key for key in info[kind] if re.sub(r"^(model\.)?((en|de)coder\.)?", "", key).startswith(body))
+        if new_attention:
+            keys = [key for key in keys if ".attention.attention." not in key]
         if keys:
             shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
             raise ValueError(f"the weights in {where} {what} {shown}; use the config they were saved with")

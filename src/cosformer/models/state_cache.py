@@ -1,4 +1,4 @@
-"""The states of all layers as one object that transformers' ``generate`` can hold, copy and reorder."""
+"""The states of all layers as one object that transformers' ``generate`` can hold, copy, reorder and take tokens back from."""
 
 from typing import Any
 
@@ -7,14 +7,22 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from cosformer.attention.base import State
+from cosformer.attention.recorded_state import RecordedState
 
 
 class StateLayer(CacheLayerMixin):
-    """One layer's state: whatever its attention's ``extend`` returned last, None before the first token."""
+    """One layer's state: whatever its attention's ``extend`` returned last, None before the first token.
+
+    ``memory``: what its cross-attention made of the encoder's output, if it has one.
+    """
+
+    is_croppable = True
 
     def __init__(self) -> None:
         super().__init__()
         self.state: Any = None
+        self.memory: Any = None
+        self.record_past = False
         self.pending = False  # keys were handed on and no state has come back yet
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -43,52 +51,78 @@ class StateLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.state, self.pending = None, False
+        self.state = RecordedState(None) if self.record_past else None
+        self.memory, self.pending = None, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        if self.state is not None:
-            self.state = self.state.reorder(beam_idx)
+        self.state, self.memory = (None if x is None else x.reorder(beam_idx) for x in (self.state, self.memory))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        if self.state is not None:
-            rows = torch.arange(self.batch_size).repeat_interleave(repeats)
-            self.state = self.state.reorder(rows)
+        self.reorder_cache(torch.arange(max(self.batch_size, 0)).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        if self.state is not None:
-            self.state = self.state.reorder(torch.arange(self.batch_size)[indices.cpu()])
+        self.reorder_cache(torch.arange(max(self.batch_size, 0))[indices.cpu()])
 
     @property
     def batch_size(self) -> int:
-        return -1 if self.state is None else next(x.shape[0] for x in self._tensors().values() if x.dim() > 1)
+        return next((x.shape[0] for x in self._tensors() if x.dim() > 1), -1)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the state holds."""
-        return sum(x.nbytes for x in self._tensors().values())
+        return sum(x.nbytes for x in self._tensors())
 
     def offload(self) -> None:
         raise ValueError("a state is not offloaded: it has one size for every length; use the default cache")
 
-    def crop(self, tokens_to_remove: int) -> None:
-        if tokens_to_remove:
-            raise ValueError("a state cannot forget tokens, so assisted decoding is not possible; generate without it")
+    def activate_past_recording(self) -> None:
+        """From now on keep what :meth:`crop` needs: the tokens since the last ``crop``."""
+        if not self.record_past:
+            self.record_past = True
+            self.state = RecordedState(self.state, self.state)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {} if self.state is None else self.state.state_dict()
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens, as many as the negative number says; 0 ends the record there."""
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}): give minus the number of tokens to take back")
+        if self.state is None or not (tokens_to_remove or self.record_past):
+            return
+        if not hasattr(self.state, "cropped"):
+            raise ValueError(
+                f"a {type(self.state).__name__} cannot forget tokens it has summed; call activate_past_recording() on the"
+                " cache before the tokens that may have to be taken back"
+            )
+        self.state = self.state.cropped(-tokens_to_remove)
+
+    def _tensors(self) -> list[Tensor]:
+        return [t for x in (self.state, self.memory) if x is not None for t in x.state_dict().values()]
 
 
 class StateCache(Cache):
-    """``past_key_values`` made of states, one per layer: of one size whatever the length, if the attention's state is.
+    """``past_key_values`` made of states, one per layer, each of the kind its layer's attention keeps: sums of one size
+    whatever the length for linear attentions, keys and values for softmax.
 
-    Our own models make it themselves. Pass one to a stock decoder that runs with ``attn_implementation="cosformer"``.
+    Our own models and converted ones make it themselves. Pass one to a stock decoder that runs with
+    ``attn_implementation="cosformer"``. ``activate_past_recording()`` lets ``crop`` take tokens back.
     """
 
     def __init__(self, num_layers: int | None = None) -> None:
+        self._recording = False
         if num_layers is None:
-            super().__init__(layer_class_to_replicate=StateLayer)
+            super().__init__(layer_class_to_replicate=self._new_layer)  # pyright: ignore[reportArgumentType]
         else:
             super().__init__(layers=[StateLayer() for _ in range(num_layers)])
+
+    def _new_layer(self) -> StateLayer:
+        layer = StateLayer()
+        if self._recording:
+            layer.activate_past_recording()
+        return layer
+
+    def activate_past_recording(self) -> None:
+        """Keep what :meth:`crop` needs: the tokens since the last ``crop``."""
+        self._recording = True
+        super().activate_past_recording()
 
     @property
     def nbytes(self) -> int:

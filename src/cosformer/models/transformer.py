@@ -9,49 +9,83 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
 from cosformer.attention import attention_class, build_attention
+from cosformer.models import packing
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, positions_from_mask
+from cosformer.models.embeddings import Embeddings, positions_from_mask, with_cls
+from cosformer.models.patches import Patches
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
+from cosformer.models.rotation import build_rotation
 from cosformer.models.state_cache import StateCache
-from cosformer.nn.feed_forward import FeedForward
+from cosformer.nn.block import NORM_TYPES
+from cosformer.nn.cross_attention import CrossAttention
+from cosformer.nn.feed_forward import FEED_FORWARDS
 from cosformer.nn.multihead import MultiHead
 
+# what transformers hands to any model besides its own arguments
+_FRAMEWORK_ARGUMENTS = {"output_hidden_states", "output_attentions", "return_dict", "num_items_in_batch"}
 
-def build_layer(config: CosformerConfig, index: int) -> Layer:
+
+def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Layer:
     """Block ``index`` of the model, with the mechanism that the config names for it."""
     assert config.head_dim is not None
     attention, options = config.layer_attentions[index], config.layer_options[index]
     if "seed" in inspect.signature(attention_class(attention)).parameters:
         # layers that drew the same random features would make the same mistakes
         options = {"seed": index} | options
-    mechanism = build_attention(
-        attention,
-        num_heads=config.num_attention_heads,
-        head_dim=config.head_dim,
-        max_len=config.max_position_embeddings,
-        causal=config.is_decoder,
-        **options,
-    )
+    sizes: dict[str, Any] = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
+    sizes["max_len"] = config.max_position_embeddings
+    mechanism = build_attention(attention, **sizes, causal=config.is_decoder, **options)
     size = config.hidden_size
-    feed_forward = FeedForward(size, config.intermediate_size, act=config.hidden_act, dropout=config.activation_dropout)
+    heads: dict[str, Any] = {
+        "num_key_heads": config.num_key_value_heads,
+        "bias": config.attention_bias,
+        "output_bias": config.output_bias,
+        "qk_norm_eps": config.layer_norm_eps if config.qk_norm else None,
+    }
+    looks_at = None
+    if cross:
+        looks_at = CrossAttention(
+            build_attention(config.cross_attention or attention, **sizes, causal=False), size, **heads
+        )
+    feed_forward = FEED_FORWARDS[config.feed_forward](
+        size,
+        config.intermediate_size,
+        act=config.hidden_act,
+        dropout=config.activation_dropout,
+        bias=config.feed_forward_bias,
+    )
     return Layer(
-        MultiHead(mechanism, size, bias=config.attention_bias),
+        MultiHead(mechanism, size, **heads),
         feed_forward,
         size,
+        cross=looks_at,
         norm=config.norm,
+        norm_type=config.norm_type,
         norm_eps=config.layer_norm_eps,
         dropout=config.hidden_dropout_prob,
     )
 
 
 class CosformerModel(CosformerPreTrainedModel):
-    """Embeddings, blocks and the final norm; ``last_hidden_state [B,N,C]`` (one position more with ``cls_token``)."""
+    """Embeddings, blocks and the final norm; ``last_hidden_state [B,N,C]`` (one position more with ``cls_token``).
 
-    def __init__(self, config: CosformerConfig) -> None:
+    ``cross``: its layers also attend to ``encoder_hidden_states``, as the decoder of an encoder-decoder does.
+    """
+
+    def __init__(self, config: CosformerConfig, cross: bool = False) -> None:
         super().__init__(config)
+        if config.is_encoder_decoder:
+            raise ValueError(
+                "is_encoder_decoder=True: this is one half of it; build CosformerForConditionalGeneration, or take its"
+                " get_encoder()"
+            )
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(build_layer(config, index) for index in range(config.num_hidden_layers))
-        self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
+        if config.image_size is not None:  # the tokens of an image are its patches
+            self.embeddings.tokens = Patches(config)  # pyright: ignore[reportAttributeAccessIssue]
+        self.layers = nn.ModuleList(build_layer(config, index, cross) for index in range(config.num_hidden_layers))
+        norm = NORM_TYPES[config.norm_type]
+        self.final_norm = norm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
+        self.rotation = build_rotation(config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -76,56 +110,121 @@ class CosformerModel(CosformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         past_key_values: StateCache | None = None,
         use_cache: bool | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """ids ``[B,N]`` or vectors ``[B,N,C]``; ``attention_mask [B, seen + N]``, 1 = may be attended.
+        """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values``; ``attention_mask [B, seen + N]``, 1 = may be attended.
 
         ``past_key_values``: the states after the tokens seen before; they are replaced, in place, by those after these N.
+        Packed sequences, in one row: ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that start anew.
         """
-        if kwargs.get("output_attentions"):
-            raise ValueError(
-                "output_attentions: there is no attention matrix here; call the mechanism with v = identity"
-            )
+        self._check_arguments(kwargs)
+        if pixel_values is not None:
+            if self.config.image_size is None or inputs_embeds is not None:
+                raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
+            inputs_embeds = self.embeddings.tokens(pixel_values)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
-        use_cache = self._use_cache(use_cache, past_key_values)
-        if use_cache and past_key_values is None:
-            past_key_values = StateCache(len(self.layers))
+        if past_key_values is not None and not isinstance(past_key_values, StateCache):
+            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; this model takes a StateCache")
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         length = given.shape[1]
-        if attention_mask is not None:
-            attention_mask = self._check_mask(attention_mask, given, seen)
+        key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
+        traced = torch.compiler.is_compiling() or given.is_meta
+        masked = key_mask is not None and (traced or not bool(key_mask.all()))
+        bounds = self._find_bounds(kwargs, position_ids, given, masked, seen)
+        if bounds is not None and (use_cache or past_key_values is not None):
+            raise ValueError("packed sequences leave no state to go on from; call with use_cache=False, one at a time")
+        use_cache = bounds is None and self._use_cache(use_cache, past_key_values)
+        if use_cache and past_key_values is None:
+            past_key_values = StateCache(len(self.layers))
         if self.config.cls_token:
             length += 1
-            if attention_mask is not None:  # the vector is masked only where the first token is
-                attention_mask = torch.cat((attention_mask[:, :1], attention_mask), dim=1)
-        if seen + length > self.config.max_position_embeddings:
-            raise ValueError(
-                f"sequence of {seen + length} tokens exceeds max_len={self.config.max_position_embeddings}"
-                " (max_position_embeddings); use a model built with a larger one"
-            )
+            key_mask = with_cls(key_mask)
+        self._check_length(seen + length if bounds is None else int(bounds.diff().max()))
         if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, seen, length, given.device)
+            counted = None if self.config.absolute_positions else key_mask
+            position_ids = (
+                positions_from_mask(counted, seen, length, given.device)
+                if bounds is None
+                else packing.positions_of(bounds)
+            )
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
-        key_mask = None if attention_mask is None else attention_mask[:, -length:]
-        traced = torch.compiler.is_compiling() or given.is_meta
-        if key_mask is not None and not traced and bool(key_mask.all()):
-            key_mask = None  # the mechanisms' unmasked paths are faster
+        # without a mask the mechanisms' paths are faster
+        key_mask = key_mask[:, -length:] if masked and key_mask is not None else None
+        source, source_mask = self._check_source(encoder_hidden_states, encoder_attention_mask)
+        options: dict[str, Any] = {"cu_seqlens": bounds}
+        if self.rotation is not None:
+            options["rotation"] = self.rotation(x, position_ids)
         for i, layer in enumerate(self.layers):
             if past_key_values is not None:
-                x, past_key_values[i] = layer(x, key_mask, past_key_values[i], True)
+                if source is not None:
+                    options |= {"memory": self._memory(i, past_key_values, source, source_mask), "first": seen}
+                x, past_key_values[i] = layer(x, key_mask, past_key_values[i], True, **options)
             else:
-                x = layer(x, key_mask)
+                x = layer(x, key_mask, None, False, source, source_mask, **options)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
+    def _memory(self, index: int, past: StateCache, source: Tensor, mask: Tensor | None) -> Any:
+        """What layer ``index`` makes of the source: once, then the cache keeps it."""
+        kept: Any = past.layers[index]
+        if kept.memory is None:
+            kept.memory = self.layers[index].cross.summarize(source, mask)  # pyright: ignore
+        return kept.memory
+
+    def _check_source(self, hidden: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The encoder's output and its mask as bool; both None where the layers have no cross-attention."""
+        if self.layers[0].cross is None:
+            if hidden is not None:
+                raise ValueError("encoder_hidden_states given to a model without cross-attention")
+            return None, None
+        if hidden is None:
+            raise ValueError("a decoder with cross-attention needs encoder_hidden_states")
+        keep = None if mask is None else mask.to(hidden.device) != 0
+        if keep is not None and not (torch.compiler.is_compiling() or keep.is_meta) and not bool(keep[:, 0].all()):
+            raise ValueError(
+                "the source is padded on the left, which shifts its positions against the decoder's; pad it on the right"
+            )
+        return hidden, keep
+
+    def _find_bounds(
+        self, kwargs: dict[str, Any], position_ids: Tensor | None, given: Tensor, masked: bool, seen: int
+    ) -> Tensor | None:
+        asked = any(kwargs.get(name) is not None for name in packing.ARGUMENTS)
+        if masked or seen:
+            if asked:
+                raise ValueError("packed sequences go with neither a padding mask nor past_key_values")
+            return None
+        rows, length = given.shape[:2]
+        bounds = packing.find_bounds(kwargs, position_ids, rows, length)
+        if bounds is not None and self.config.cls_token:
+            raise ValueError("cls_token=True puts one vector before the row; packed sequences would need one each")
+        return bounds
+
+    def _check_arguments(self, kwargs: dict[str, Any]) -> None:
+        unknown = kwargs.keys() - _FRAMEWORK_ARGUMENTS - set(packing.ARGUMENTS)
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")
+        if kwargs.get("output_attentions", self.config.output_attentions):
+            raise ValueError(
+                "output_attentions: there is no attention matrix here; cosformer.models.attention_weights makes them"
+            )
+
+    def _check_length(self, length: int) -> None:
+        if length > self.config.max_position_embeddings:
+            raise ValueError(
+                f"sequence of {length} tokens exceeds max_len={self.config.max_position_embeddings}"
+                " (max_position_embeddings); use a model built with a larger one"
+            )
+
     def _use_cache(self, use_cache: bool | None, past: StateCache | None) -> bool:
         if past is not None:
-            if not isinstance(past, StateCache):
-                raise ValueError(f"past_key_values is a {type(past).__name__}; this model takes a StateCache")
             if use_cache is False:
                 raise ValueError("use_cache=False with past_key_values: pass neither, or both")
             if self.gradient_checkpointing and self.training:

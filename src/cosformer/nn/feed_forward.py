@@ -26,10 +26,12 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 class FeedForward(nn.Module):
     """Widen, activate, narrow; ``dropout`` follows the activation."""
 
-    def __init__(self, hidden_size: int, inner_size: int, *, act: str = "gelu", dropout: float = 0.0) -> None:
+    def __init__(
+        self, hidden_size: int, inner_size: int, *, act: str = "gelu", dropout: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.widen = nn.Linear(hidden_size, inner_size)
-        self.narrow = nn.Linear(inner_size, hidden_size)
+        self.widen = nn.Linear(hidden_size, inner_size, bias=bias)
+        self.narrow = nn.Linear(inner_size, hidden_size, bias=bias)
         self.dropout = nn.Dropout(dropout)
         self.act = activation(act)
 
@@ -39,3 +41,21 @@ class FeedForward(nn.Module):
         # with three copies of the widened tensor.
         rows = x.reshape(-1, x.shape[-1])
         return self.narrow(self.dropout(self.act(self.widen(rows)))).view(x.shape)
+
+
+class GatedFeedForward(FeedForward):
+    """``narrow(act(gate(x)) * widen(x))``: with ``act="silu"`` the SwiGLU of Llama and Qwen (Shazeer 2020)."""
+
+    def __init__(
+        self, hidden_size: int, inner_size: int, *, act: str = "silu", dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__(hidden_size, inner_size, act=act, dropout=dropout, bias=bias)
+        self.gate = nn.Linear(hidden_size, inner_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., C]"""
+        rows = x.reshape(-1, x.shape[-1])
+        return self.narrow(self.dropout(self.act(self.gate(rows)) * self.widen(rows))).view(x.shape)
+
+
+FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": GatedFeedForward}

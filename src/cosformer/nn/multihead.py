@@ -5,35 +5,68 @@ from typing import Any
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention
+from cosformer.attention.recorded_state import extend_state
+from cosformer.nn.rotary import Rotation, rotate
 
 
 class MultiHead(nn.Module):
     """Project to queries, keys and values, attend with ``attention`` head by head, project back.
 
     The mechanism brings the number of heads, their size, the longest sequence and causality; heads times their size
-    need not be ``hidden_size``.
+    need not be ``hidden_size``. ``num_key_heads``: fewer heads of keys and values, each serving several heads of queries.
+    ``output_bias``: of the last projection, as ``bias`` unless given. ``qk_norm_eps``: RMSNorm on each head's queries and
+    keys, as Qwen3 has it.
     """
 
-    def __init__(self, attention: Attention, hidden_size: int, *, bias: bool = True) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        hidden_size: int,
+        *,
+        num_key_heads: int | None = None,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        qk_norm_eps: float | None = None,
+    ) -> None:
         super().__init__()
-        inner = attention.num_heads * attention.head_dim
-        self.query = nn.Linear(hidden_size, inner, bias=bias)
-        self.key = nn.Linear(hidden_size, inner, bias=bias)
-        self.value = nn.Linear(hidden_size, inner, bias=bias)
+        heads, dim = attention.num_heads, attention.head_dim
+        self.num_key_heads = num_key_heads or heads
+        if heads % self.num_key_heads:
+            raise ValueError(f"num_key_heads={num_key_heads} does not divide num_heads={heads}")
+        self.query = nn.Linear(hidden_size, heads * dim, bias=bias)
+        self.key = nn.Linear(hidden_size, self.num_key_heads * dim, bias=bias)
+        self.value = nn.Linear(hidden_size, self.num_key_heads * dim, bias=bias)
         self.attention = attention
-        self.output = nn.Linear(inner, hidden_size, bias=bias)
+        self.output = nn.Linear(heads * dim, hidden_size, bias=bias if output_bias is None else output_bias)
+        self.query_norm = self.key_norm = None
+        if qk_norm_eps is not None:
+            self.query_norm, self.key_norm = nn.RMSNorm(dim, eps=qk_norm_eps), nn.RMSNorm(dim, eps=qk_norm_eps)
 
     @property
     def streaming(self) -> bool:
         """Whether this can carry a state from one piece of a sequence to the next."""
         return self.attention.causal and hasattr(self.attention, "extend")
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, state: Any = None, return_state: bool = False) -> Any:
+    def forward(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        state: Any = None,
+        return_state: bool = False,
+        *,
+        rotation: Rotation | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Any:
         """``x [B,N,C]``, ``key_mask`` bool ``[B,N]`` (True = may be attended) -> ``[B,N,C]``, or that and the state.
 
-        ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence.
+        ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence. ``rotation``
+        turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state.
         """
-        q, k, v = (self._split(projection(x)) for projection in (self.query, self.key, self.value))
+        q, k, v = self.heads(x, rotation)
+        if cu_seqlens is not None:
+            if key_mask is not None or state is not None or return_state:
+                raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")
+            return self._merge(self.attention.packed(q, k, v, cu_seqlens))
         if not return_state:
             if state is not None:
                 raise ValueError("state given without return_state=True: these tokens would be lost from it")
@@ -41,12 +74,25 @@ class MultiHead(nn.Module):
         if not self.streaming:
             name = type(self.attention).__name__
             raise ValueError(f"{name} (causal={self.attention.causal}) carries no state; call it without return_state")
-        out, state = self.attention.extend(q, k, v, state, key_mask)  # pyright: ignore[reportCallIssue]
+        extend: Any = self.attention.extend
+        out, state = extend_state(extend, q, k, v, state, key_mask)
         return self._merge(out), state
 
+    def heads(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries ``[B,H,N,D]``, keys and values as the mechanism gets them."""
+        q, k, v = (self._split(projection(x)) for projection in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1 and not self.attention.grouped:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        return q, k, v
+
     def _split(self, x: Tensor) -> Tensor:
-        """[B,N,H*D] -> [B,H,N,D]"""
-        return x.unflatten(-1, (self.attention.num_heads, self.attention.head_dim)).transpose(1, 2)
+        """[B,N,heads*D] -> [B,heads,N,D]"""
+        return x.unflatten(-1, (-1, self.attention.head_dim)).transpose(1, 2)
 
     def _merge(self, x: Tensor) -> Tensor:
         """[B,H,N,D] -> [B,N,C]"""

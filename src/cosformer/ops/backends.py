@@ -17,30 +17,17 @@ BACKENDS = {
 }
 
 # linear backends: modules with `forward` and `backward`
-_KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
+KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
 # (batched and triton: not measured, there was no GPU)
 DENSE_UP_TO = {"native": 64, "chunked": 256, "batched": 256, "triton": 256}
 
 
-def kernel(name: str) -> ModuleType:
-    """The module with ``forward`` and ``backward`` of a linear backend."""
-    return _KERNELS[name]
-
-
-@torch.compiler.assume_constant_result
-def _native_missing() -> str:
-    return "" if native.available() else native.describe()
-
-
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    if name == "triton":
-        return triton.why_not(*tensors)
-    if name != "native":
-        return ""
-    return _native_missing() or native.why_not_these(*tensors)
+    compiled = {"native": native, "triton": triton}.get(name)
+    return "" if compiled is None else compiled.why_not(*tensors)
 
 
 def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:

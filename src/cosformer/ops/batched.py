@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosformer.ops.autocast import without_autocast
+from cosformer.ops.checks import without_autocast
 from cosformer.ops.chunks import (
     Packing,
     Stack,

@@ -1,14 +1,17 @@
 """What every call of the family checks before a kernel sees a tensor: kernels read memory by these shapes."""
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from cosformer.ops.spec import accumulator
 from cosformer.ops.state import LinearState
 
 LONGEST = 2**53
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_SMALLEST = {dtype: torch.finfo(accumulator(dtype)).tiny for dtype in _DTYPES}
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
@@ -55,6 +58,13 @@ def check_whole(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name}={value}; it must be at most 2**53, up to which angles are exact")
 
 
+def check_eps(eps: float, dtype: torch.dtype) -> float:
+    """``eps`` that can be divided by in the sums' dtype: at least its smallest normal number."""
+    if not eps > 0:
+        raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
+    return max(eps, _SMALLEST[dtype])
+
+
 def check_room(seen: int, tokens: int, max_len: int) -> None:
     """Raise when a state would run past ``max_len``."""
     if max_len and seen + tokens > max_len:
@@ -95,3 +105,13 @@ def check_state(state: LinearState, k: Tensor, v: Tensor, features: int, max_len
             raise ValueError(f"state is on {x.device} and k on {k.device}; move it with state.to(...)")
         if (x.dtype == torch.float64) != (k.dtype == torch.float64):
             raise ValueError(f"state is {x.dtype} and k is {k.dtype}; move it with state.to(dtype=...)")
+
+
+def autocast_enabled(device: torch.device) -> bool:
+    """Asked so that every device has an answer: torch raises for those that know no autocast, such as meta."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A region in which tensors of this device keep their dtypes."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

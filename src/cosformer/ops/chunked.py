@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables
-from cosformer.ops.autocast import without_autocast
+from cosformer.ops.checks import without_autocast
 from cosformer.ops.chunk import Angles, Chunk, pack_state, unpack_state
 from cosformer.ops.chunk_gradient import ChunkGradient
 from cosformer.ops.dense import hide

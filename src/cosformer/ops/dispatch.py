@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native, triton
-from cosformer.ops.autocast import autocast_enabled, without_autocast
-from cosformer.ops.backends import DENSE_UP_TO, why_not
-from cosformer.ops.checks import check_room
+from cosformer.ops.backends import DENSE_UP_TO
+from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, widen
 from cosformer.ops.factored import factored_attention
 from cosformer.ops.spec import AttentionSpec, accumulator
@@ -16,6 +15,8 @@ from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
 # torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
 is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+_COMPILED = {"native": native, "triton": triton}  # with a step of their own
 
 
 def attend(
@@ -84,11 +85,13 @@ def pick_form(
     ``native dense``, ``native step`` and ``triton step``."""
     if backend == "auto":
         if return_state and spec.causal and q.shape[2] == k.shape[2] == 1:
-            compiled = [name for name in ("native", "triton") if not why_not(name, q, k, v)]
-            return f"{compiled[0]} step" if compiled and can_bypass_dispatcher(q, k, v, kv, z) else "step"
+            if not can_bypass_dispatcher(q, k, v, kv, z):
+                return "step"
+            compiled = [name for name, module in _COMPILED.items() if not module.why_not(q, k, v)]
+            return f"{compiled[0]} step" if compiled else "step"
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
         alone = not return_state and kv is None and cu_seqlens is None and can_bypass_dispatcher(q, k, v)
-        if alone and not why_not("native", q, k, v) and native.fits_dense(q, k, spec):
+        if alone and not native.why_not(q, k, v) and native.fits_dense(q, k, spec):
             return "native dense"
         backend = choose(q, k, v, cu_seqlens)
     if backend in ("chunked", "batched") and torch.compiler.is_compiling() and not spec.causal and cu_seqlens is None:
@@ -101,7 +104,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
     compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or why_not(compiled, q, k, v) else compiled
+    linear = plain if is_exporting() or _COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.autocast import autocast_enabled
-from cosformer.ops.spec import AttentionSpec, usable_eps
+from cosformer.ops.checks import autocast_enabled, check_eps
+from cosformer.ops.spec import AttentionSpec
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import can_bypass_dispatcher
 
@@ -36,9 +36,9 @@ def try_one_token(
     if kv.shape != (b, hk, 2 * d, e) or z.shape != (b, hk, 2 * d) or d == 0 or e == 0:
         return None
     first = int(state.position)
-    if first >= state.max_len or not eps > 0:
+    if first >= state.max_len:
         return None
     length = state.max_len
-    spec = AttentionSpec(True, True, first, first, length, length, "clamp", usable_eps(eps, dtype))
+    spec = AttentionSpec(True, True, first, first, length, length, "clamp", check_eps(eps, dtype))
     out, kv, z = native.step(q, k, v, kv, z, None, spec)
     return out, LinearState(kv, z, state.position + 1, length)

@@ -5,13 +5,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from cosformer.ops.autocast import autocast_enabled
 from cosformer.ops.backends import check_backend
-from cosformer.ops.checks import check_bounds, check_state, check_tensors, check_whole
+from cosformer.ops.checks import autocast_enabled, check_bounds, check_eps, check_state, check_tensors, check_whole
 from cosformer.ops.dispatch import attend
 from cosformer.ops.normaliser import check_normaliser
 from cosformer.ops.one_token import try_one_token
-from cosformer.ops.spec import AttentionSpec, usable_eps
+from cosformer.ops.spec import AttentionSpec
 from cosformer.ops.state import LinearState
 
 ALIGNMENTS = ("absolute", "proportional")
@@ -99,12 +98,11 @@ def cosformer_attention(
         q_first, k_first = q_offset, 0
     if state is not None:
         check_state(state, k, v, 2 * k.shape[3], max_len)
-    if not eps > 0:
-        raise ValueError(f"eps={eps}; it must be above 0 so that rows with nothing to attend to give zeros")
     if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
-    check_backend(backend, q, k, v)
-    spec = AttentionSpec(True, causal, q_first, k_first, q_len, k_len, "clamp", usable_eps(eps, v.dtype))
+    if backend != "auto":
+        check_backend(backend, q, k, v)
+    spec = AttentionSpec(True, causal, q_first, k_first, q_len, k_len, "clamp", check_eps(eps, v.dtype))
     return attend(q, k, v, key_mask, cu_seqlens, spec, state, return_state, max_len=length, backend=backend)
 
 
@@ -147,8 +145,9 @@ def linear_attention(
         raise ValueError(f"causal attention of N={fq.shape[2]} queries over S={fk.shape[2]} keys: N must be at most S")
     if state is not None:
         check_state(state, fk, v, fk.shape[3], 0)
-    check_backend(backend, fq, fk, v)
-    spec = AttentionSpec(relu, causal, 0, 0, 0, 0, normaliser, usable_eps(eps, v.dtype))
+    if backend != "auto":
+        check_backend(backend, fq, fk, v)
+    spec = AttentionSpec(relu, causal, 0, 0, 0, 0, normaliser, check_eps(eps, v.dtype))
     return attend(fq, fk, v, key_mask, None, spec, state, return_state, max_len=0, backend=backend)
 
 

@@ -44,11 +44,6 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def usable_eps(eps: float, dtype: torch.dtype) -> float:
-    """``eps`` that can be divided by in the sums' dtype: at least its smallest normal number."""
-    return max(eps, torch.finfo(accumulator(dtype)).tiny)
-
-
 def new_output(q: Tensor, v: Tensor) -> Tensor:
     """An empty ``[B,H,N,E]`` laid out like q: where q's heads lie side by side in a token, so do the output's."""
     b, h, n, _ = q.shape

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from cosformer.ops.backends import kernel
+from cosformer.ops.backends import KERNELS
 from cosformer.ops.checks import check_bounds, check_room
 from cosformer.ops.dense import dense_forward, dense_state, hide
 from cosformer.ops.spec import SCHEMA, AttentionSpec, accumulator, new_output
@@ -31,7 +31,7 @@ _LIBRARY.define("advance(Tensor position, SymInt tokens, SymInt max_len) -> Tens
 def linear_kernel(tensors: tuple[Tensor | None, ...], start: Tensor | None, spec: AttentionSpec) -> tuple[Tensor, ...]:
     """``(q, k, v, kv, z, key_mask, cu_seqlens)`` -> ``(out, den, kv, z)`` by the backend of ``spec``, differentiable."""
     if can_bypass_dispatcher(*tensors):
-        return kernel(spec.backend).forward(*tensors, spec)
+        return KERNELS[spec.backend].forward(*tensors, spec)
     if (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*tensors):
         return torch.ops.cosformer.linear_forward(*tensors, start, *spec)
     return LinearKernel.apply(*tensors, start, spec)  # pyright: ignore[reportReturnType]
@@ -83,7 +83,7 @@ class LinearKernel(torch.autograd.Function):
         if torch.compiler.is_compiling():  # a compiled graph has first derivatives only
             dq, dk, dv, dkv, dz = torch.ops.cosformer.linear_backward(*arguments, *ctx.spec)
         elif can_bypass_dispatcher(*arguments):
-            dq, dk, dv, dkv, dz = kernel(ctx.spec.backend).backward(*arguments[:-1], ctx.spec)
+            dq, dk, dv, dkv, dz = KERNELS[ctx.spec.backend].backward(*arguments[:-1], ctx.spec)
         else:
             dq, dk, dv, dkv, dz = LinearKernelBackward.apply(*arguments, ctx.spec)  # pyright: ignore
         state = (dkv, dz) if tensors[3] is not None else (None, None)
@@ -138,13 +138,13 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tenso
     spec = _behind(start, AttentionSpec(*fields))
     if cu_seqlens is not None:  # a compiled caller could not look at its values
         check_bounds(cu_seqlens, q.shape[2], spec.k_len)
-    return kernel(spec.backend).forward(q, k, v, kv, z, key_mask, cu_seqlens, spec)
+    return KERNELS[spec.backend].forward(q, k, v, kv, z, key_mask, cu_seqlens, spec)
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *tensors, start = args[: -len(AttentionSpec._fields)]
     spec = _behind(start, AttentionSpec(*args[-len(AttentionSpec._fields) :]))
-    return kernel(spec.backend).backward(*tensors, spec)
+    return KERNELS[spec.backend].backward(*tensors, spec)
 
 
 def _advance(position: Tensor, tokens: int, max_len: int) -> Tensor:

@@ -1,10 +1,10 @@
 """Recipes: the paper's experiments, and small ones, as functions that return an :class:`Experiment`; one table."""
 
-import difflib
 from collections.abc import Callable
 
 from cosformer.experiment import Experiment
-from cosformer.recipes import finetune, lm, lra, mlm
+from cosformer.recipes import evidence, finetune, lm, lra, mlm
+from cosformer.suggest import unknown
 
 RECIPES: dict[str, Callable[[], Experiment]] = {
     "lm-wikitext103": lm.lm_wikitext103,
@@ -38,13 +38,21 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "lra-image-small": lra.lra_image_small,
     "lra-pathfinder": lra.lra_pathfinder,
     "lra-pathfinder-small": lra.lra_pathfinder_small,
+    "evidence-pathfinder": evidence.evidence_pathfinder,
+    "evidence-lm": evidence.evidence_lm,
+    "evidence-lm-m2": evidence.evidence_lm_m2,
+    "evidence-lm-m4": evidence.evidence_lm_m4,
+    "evidence-lm-nopos": evidence.evidence_lm_nopos,
+    "evidence-mlm": evidence.evidence_mlm,
+    "evidence-sst2": evidence.evidence_sst2,
+    "evidence-listops": evidence.evidence_listops,
+    "evidence-recall-16": evidence.evidence_recall_16,
+    "evidence-recall-32": evidence.evidence_recall_32,
 }
 
 
 def recipe(name: str) -> Experiment:
     """The experiment of recipe ``name``; an unknown name raises and suggests the nearest."""
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RECIPES)}"
-        raise ValueError(f"unknown recipe {name!r}; {hint}")
+        raise unknown("recipe", name, RECIPES)
     return RECIPES[name]()

@@ -115,7 +115,8 @@ def _small(name: str, data: DataConfig) -> Experiment:
             heads=4,
             feed_forward=512,
             dropout=0.0,
-            fields={"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0, "final_norm": True},
+            fields={"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0, "final_norm": True}
+            | {"embedding_range": 128**-0.5},  # positions have an rms of 0.71 whatever the width: tokens start alike
         ),
         train=TrainConfig(
             steps=300,

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cosformer.experiment import Experiment
+from cosformer.suggest import unknown
 
 if TYPE_CHECKING:
     from cosformer.tasks.base import Task
@@ -17,6 +18,7 @@ TASKS: dict[str, tuple[str, str, str]] = {
         "Classify",
         "the class of a sequence: a text, a pair in one row, an image",
     ),
+    "recall": ("cosformer.tasks.recall", "Recall", "the value that came with a key, when the key comes again"),
     "match": ("cosformer.tasks.match", "Match", "the class of a pair of documents, each encoded on its own"),
 }
 
@@ -24,7 +26,7 @@ TASKS: dict[str, tuple[str, str, str]] = {
 def task_class(name: str) -> "type[Task]":
     """The class of the task ``name``; an unknown name raises and lists the known ones."""
     if name not in TASKS:
-        raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
+        raise unknown("task", name, TASKS)
     module, attribute, _ = TASKS[name]
     return getattr(import_module(module), attribute)
 

@@ -93,9 +93,13 @@ class Task(ABC):
         """The evaluations made at the end of a run: splits, and what a task adds (``test@400``)."""
         return [name for name in ("valid", "test") if name in self.dataset.splits]
 
+    def most_rows(self, name: str) -> int | None:
+        """How many rows of evaluation ``name`` may be scored; None: all."""
+        return None if self.data.full_test and name.startswith("test") else self.data.eval_rows
+
     @abstractmethod
     def eval_size(self, name: str) -> int:
-        """Rows of evaluation ``name``, after ``data.eval_rows``."""
+        """Rows of evaluation ``name``, after :meth:`most_rows`."""
 
     @abstractmethod
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:

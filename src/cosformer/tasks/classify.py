@@ -98,7 +98,8 @@ class Classify(Task):
 
     def eval_size(self, name: str) -> int:
         rows = len(self._labelled(name))
-        return rows if self.data.eval_rows is None else min(rows, self.data.eval_rows)
+        most = self.most_rows(name)
+        return rows if most is None else min(rows, most)
 
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
         split = self._labelled(name)

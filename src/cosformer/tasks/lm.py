@@ -1,5 +1,6 @@
 """Language modelling: a stream of text cut into blocks, every token guessed once from those before it in its block."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -30,7 +31,8 @@ class LM(Task):
     ``data.eval_rows`` the same text: that many blocks.
 
     Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte`` per
-    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``text_size``).
+    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``text_size``). With ``data.full_test`` also
+    ``loss@64``, the loss at positions 64 to 127 of a block, and so on: what more context is worth.
     """
 
     name = "lm"
@@ -87,6 +89,8 @@ class LM(Task):
     @property
     def final(self) -> list[str]:
         """Each split without and with context: 400 tokens as fairseq's tables, or three quarters of shorter blocks."""
+        if self.data.full_test:  # windows that overlap would cost several times as much, and positions tell as much
+            return super().final
         context = 400 if self.length > 400 else self.length * 3 // 4
         return [name for split in super().final for name in (split, f"{split}@{context}")]
 
@@ -110,18 +114,27 @@ class LM(Task):
         batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
         losses = model(**batch, reduction="none", use_cache=False).loss
         counted = batch["shift_labels"] != IGNORED
-        return row_sums(losses.double().sum(1).cpu().numpy(), counted.sum(1).cpu().numpy())
+        nats, tokens = losses.double().cpu().numpy(), counted.cpu().numpy()
+        sums = row_sums(nats.sum(1), tokens.sum(1))
+        if self.data.full_test:
+            for first, last in position_ranges(self.length):
+                sums[f"nats@{first}"] = float(nats[:, first:last].sum())
+                sums[f"tokens@{first}"] = float(tokens[:, first:last].sum())
+        return sums
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
         loss, error = mean_and_error(sums)
         words, size = self._text_size(name)
-        return {
+        scores = {
             "loss": loss,
             "error": error,
             "perplexity": _exp(loss),
             "word_perplexity": _exp(sums["nats"] / words),
             "bits_per_byte": sums["nats"] / math.log(2) / size,
         }
+        places = [key for key in sums if key.startswith("nats@")]
+        counts = {key: sums[key.replace("nats", "tokens")] for key in places}
+        return scores | {key.replace("nats", "loss"): sums[key] / counts[key] for key in places if counts[key]}
 
     def baseline(self, name: str) -> Baseline:
         split, context, scored = self._evaluation(name)
@@ -152,7 +165,8 @@ class LM(Task):
         scored = len(part.tokens.flat)
         if not scored:
             raise ValueError(f"evaluation {name!r}: split {split!r} of {self.data.name!r} is empty")
-        return part, tokens, scored if self.data.eval_rows is None else min(scored, self.data.eval_rows * self.length)
+        most = self.most_rows(name)
+        return part, tokens, scored if most is None else min(scored, most * self.length)
 
     def _scored(self, index: int, context: int, scored: int) -> tuple[int, int]:
         """The targets that window ``index`` scores: the first scores all of its own, the others what follows their context."""
@@ -167,6 +181,12 @@ class LM(Task):
             text = text_of(self.dataset.vocabulary, np.asarray(split.tokens.flat[:scored]))
             self._sizes[name] = count_words(text), len(text)
         return self._sizes[name]
+
+
+def position_ranges(length: int) -> list[tuple[int, int]]:
+    """Ranges of positions of a block, each twice as long as the one before: (0, 8), (8, 16), (16, 32) ..."""
+    starts = [0, *(8 << i for i in range(length.bit_length()) if 8 << i < length)]
+    return list(itertools.pairwise([*starts, length]))
 
 
 def _padded(inputs: list[np.ndarray], targets: list[np.ndarray], pad_id: int) -> dict[str, Tensor]:

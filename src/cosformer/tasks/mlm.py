@@ -109,7 +109,8 @@ class MLM(Task):
 
     def eval_size(self, name: str) -> int:
         rows = len(self._evaluation(name))
-        return rows if self.data.eval_rows is None else min(rows, self.data.eval_rows)
+        most = self.most_rows(name)
+        return rows if most is None else min(rows, most)
 
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
         return self.collate([self._eval_row(name, i) for i in range(start, min(stop, self.eval_size(name)))])

@@ -1,5 +1,6 @@
-"""Checkpoints that are whole or do not count: a manifest, written last, names every file and its size."""
+"""Checkpoints that are whole or do not count: a manifest, written last, names every file, its size and its hash."""
 
+import hashlib
 import json
 import os
 import re
@@ -18,21 +19,66 @@ def step_of(checkpoint: Path) -> int:
 
 def seal(checkpoint: Path) -> None:
     """Write the manifest: from here on the checkpoint counts. Its files are on the disk before the manifest is."""
-    sizes = {}
+    files = {}
     for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != MANIFEST):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-        sizes[str(path.relative_to(checkpoint))] = path.stat().st_size
-    write_atomically(checkpoint / MANIFEST, json.dumps(sizes, indent=1))
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files[str(path.relative_to(checkpoint))] = {"size": path.stat().st_size, "sha256": digest}
+    write_atomically(checkpoint / MANIFEST, json.dumps(files, indent=1))
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether every file that the manifest names is there in its full size."""
+    """Whether every file that the manifest names is there in its full size: quick, for a look at many."""
     try:
-        sizes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        return bool(sizes) and all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+        return all((checkpoint / name).stat().st_size == size for name, (size, _) in _manifest(checkpoint).items())
+    except (OSError, ValueError):
         return False
+
+
+def damage(checkpoint: Path) -> str:
+    """What is wrong with the contents of a folder that was sealed, naming the file; empty: nothing. Reads every file."""
+    try:
+        files = _manifest(checkpoint)
+    except (OSError, ValueError):
+        return f"{checkpoint / MANIFEST} is missing or damaged"
+    for name, (size, digest) in files.items():
+        try:
+            with open(checkpoint / name, "rb") as file:
+                same = os.fstat(file.fileno()).st_size == size
+                same = same and (digest is None or hashlib.file_digest(file, "sha256").hexdigest() == digest)
+        except OSError:
+            return f"{checkpoint / name} is missing"
+        if not same:
+            return f"{checkpoint / name} is damaged"
+    return ""
+
+
+def _manifest(checkpoint: Path) -> dict[str, tuple[int, str | None]]:
+    """File name -> size and hash; manifests of earlier versions have the size alone."""
+    found = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not found:
+        raise ValueError("no manifest")
+    try:
+        return {
+            name: (int(entry["size"]), str(entry["sha256"])) if isinstance(entry, dict) else (int(entry), None)
+            for name, entry in found.items()
+        }
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no manifest: {error}") from None
+
+
+def newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that can be used, and why those after it cannot; None: there is none."""
+    problems = []
+    for checkpoint in sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of, reverse=True):
+        if not is_whole(checkpoint):
+            problems.append(f"{checkpoint.name} was cut short and is left out")
+        elif problem := damage(checkpoint):
+            problems.append(f"{problem}: {checkpoint.name} is left out")
+        else:
+            return checkpoint, problems
+    return None, problems
 
 
 def whole(folder: Path) -> list[Path]:

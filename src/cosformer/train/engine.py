@@ -270,6 +270,7 @@ class Engine(Trainer):
                 self.accelerator.unwrap_model(self.model).save_pretrained(fresh)  # pyright: ignore[reportArgumentType, reportCallIssue]
             if self.is_world_process_zero():
                 save_vocabulary(self.task.dataset.vocabulary, fresh, specials=self.task.name != "lm")
+                checkpoints.seal(fresh)
                 checkpoints.replace_folder(fresh, self.run / "best")
         self._wait()
 
@@ -286,7 +287,7 @@ class Engine(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = self.run / "checkpoints"
         place = folder / f"checkpoint-{self.state.global_step}"
-        if checkpoints.is_whole(place):
+        if checkpoints.is_whole(place) and not checkpoints.damage(place):
             return
         tokens = self._over_processes(self._new_tokens)
         loss = self._over_processes(float(self._loss)) / self._world

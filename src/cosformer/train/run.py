@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
 from cosformer.train.engine import Engine, score
 from cosformer.train.progress import Progress
+from cosformer.train.schedules import schedule
 from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
+SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
@@ -42,19 +45,47 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     return _train_and_score(experiment, task, model, run, None, quiet)
 
 
-def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Continue from the last complete checkpoint: the result is that of a run that was never stopped."""
+def resume(run: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Continue from the last complete checkpoint: the result is that of a run that was never stopped.
+
+    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`.
+    """
+    if steps is not None:
+        lengthen(run, steps)
     experiment = load_experiment(run)
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     _set_threads(experiment)
     task = build_task(experiment)
     model = start_model(task, experiment)
-    folder = run / "checkpoints"
-    for cut in checkpoints.broken(folder):
-        print(f"{cut.name} was cut short and is left out", file=sys.stderr)
-    good = checkpoints.whole(folder)
-    return _train_and_score(experiment, task, model, run, good[-1] if good else None, quiet)
+    checkpoint, problems = checkpoints.newest(run / "checkpoints")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return _train_and_score(experiment, task, model, run, checkpoint, quiet)
+
+
+def lengthen(run: Path, steps: int) -> None:
+    """Give the run ``steps`` updates in all. From its last checkpoint on the learning rate is that of a run of so many updates:
+    where it had fallen to its end it rises again, so the result is not that of a run of ``steps`` updates from the start.
+    The result that is there is kept as ``result-STEPS.json``."""
+    experiment = load_experiment(run)
+    before = experiment.train.steps
+    if steps <= before:
+        raise ValueError(f"{run} has {before:,} updates; --steps {steps:,} is no more than that")
+    if not _first_process():
+        return
+    last = checkpoints.newest(run / "checkpoints")[0]
+    done = 0 if last is None else checkpoints.step_of(last)
+    longer = replace(experiment, train=replace(experiment.train, steps=steps))
+    rates = [x.train.lr * schedule(x.train)(done) for x in (experiment, longer)]
+    print(
+        f"{run}: on from update {done:,} to {steps:,}, with the '{experiment.train.schedule}' schedule of {steps:,} updates: the"
+        f" learning rate there is {rates[1]:.3g} (it was {rates[0]:.3g})",
+        file=sys.stderr,
+    )
+    if (run / RESULT_FILE).exists():
+        (run / RESULT_FILE).replace(run / f"result-{before}.json")
+    checkpoints.write_atomically(run / EXPERIMENT_FILE, longer.to_json())
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -62,7 +93,7 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     experiment = load_experiment(run)
     _set_threads(experiment)
     task = build_task(experiment)
-    model = load_model(run, which or scored_weights(task))
+    model = load_model(run, which or SCORED_WEIGHTS)
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 
@@ -75,20 +106,19 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     load_experiment(run)
     if which == "best":
         place = run / "best"
+        # runs of earlier versions have no manifest there
+        if (place / checkpoints.MANIFEST).exists() and (problem := checkpoints.damage(place)):
+            raise ValueError(f"{problem}; score the last weights instead (--weights last), or train the run again")
     elif which == "last":
-        good = checkpoints.whole(run / "checkpoints")
-        place = good[-1] if good else run / "checkpoints"
+        place, problems = checkpoints.newest(run / "checkpoints")
+        for problem in problems:
+            print(problem, file=sys.stderr)
     else:
         raise ValueError(f"which={which!r}; known: best, last")
-    if not (place / "config.json").is_file():
+    if place is None or not (place / "config.json").is_file():
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
     return getattr(hf, kind).from_pretrained(place).eval()
-
-
-def scored_weights(task: Task) -> str:
-    """The last weights where only a test split could choose the best ones: chosen by the test they would flatter it."""
-    return "last" if task.selection.startswith("test") else "best"
 
 
 def _train_and_score(
@@ -125,13 +155,7 @@ def _train_and_score(
 
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
-    """Score the weights that count and write the result."""
-    # sharded weights cannot be exchanged for the best ones, so the last are scored
-    which = "last" if engine.is_fsdp_enabled else scored_weights(task)
-    if which == "best":
-        best = load_model(engine.run, "best")
-        assert engine.model is not None
-        engine.model.load_state_dict(best.state_dict())
+    """Score the last weights and write the result: the best of many noisy evaluations would flatter the noisier run."""
     scores = {name: engine.score(name) for name in task.final}
     baselines = {name: task.baseline(name) for name in task.final}
     learned = beats(task, scores, {name: (b.score, b.error) for name, b in baselines.items()})
@@ -142,7 +166,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "attention": experiment.model.attention,
         "seed": experiment.train.seed,
         "score": task.score,
-        "weights": which,
+        "weights": SCORED_WEIGHTS,
         "scores": scores,
         "baseline": {name: {"name": b.name, "score": b.score, "error": b.error} for name, b in baselines.items()},
         "learned": learned,
@@ -197,6 +221,7 @@ class _Record:
             "status": status,
             "reason": reason,
             "started": self.started,
+            **machine.process(),
             "steps_done": engine.state.global_step,
             "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
             "score_name": task.score,

@@ -1,21 +1,25 @@
 """The ledger from made-up lines with known answers."""
 
+import itertools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosformer.lab.paper import ledger as module
-from cosformer.lab.paper.cells import ledger_cells
-from cosformer.lab.paper.claims import CLAIMS, Claim, Comparison, Measure
-from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED
-from cosformer.lab.records import Sample, run_of_line
+from cosformer.commands.train import parse
+from cosformer.lab.paper import rates
+from cosformer.lab.paper.cells import Cell, ledger_cells, search_cells
+from cosformer.lab.paper.claims import CLAIMS, LM, MLM, Measure
+from cosformer.lab.paper.ledger import ledger, sample
+from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
+from cosformer.lab.records import Run, read_runs, run_of_line
 
-LOSS = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", resolution=0.05)
-ACCURACY = Measure(("a", "b"), "accuracy", higher_is_better=True, unit="points", resolution=2.5)
+LOSS = Measure(("mlm",), "loss", higher_is_better=False, unit="nats")
+ACCURACY = Measure(("a", "b"), "accuracy", higher_is_better=True, unit="points")
 
 
-def line(recipe: str, attention: str, seed: int, score: float, metric: str = "loss", **more: Any) -> dict[str, Any]:
+def line(recipe: str, attention: str, seed: int, score: float, metric: str = "loss", **more: Any) -> Run:
     base = {"loss": 7.0, "accuracy": 0.5}[metric]
     learned = score < base if metric == "loss" else score > base
     values = {
@@ -35,32 +39,36 @@ def line(recipe: str, attention: str, seed: int, score: float, metric: str = "lo
         "machine": {"cpu": "made up"},
         "command": "cosformer train …",
     }
-    return values | more
+    return run_of_line(values | more)
 
 
-def sample(lines: list[dict[str, Any]], measure: Measure, attention: str) -> Sample:
-    return module.sample([run_of_line(one) for one in lines], measure, attention)
+def diverged(recipe: str, attention: str, seed: int, **more: Any) -> Run:
+    gone: dict[str, Any] = {"status": "diverged", "reason": "the loss is not a number", "scores": {}, "baseline": {}}
+    return line(recipe, attention, seed, 0.0, **gone, learned={}, **more)
 
 
-def ledger(lines: list[dict[str, Any]], claims: list[Claim]) -> dict[str, Any]:
-    return module.ledger([run_of_line(one) for one in lines], claims)
+def attend(scores: dict[str, list[float]], recipe: str = LM) -> list[Run]:
+    """Lines of attentions by their losses, seed by seed; softmax, cosformer and the control among them unless given."""
+    plain = {
+        "softmax": [3.0, 3.1, 3.2, 3.3, 3.4],
+        "cosformer": [3.005, 3.106, 3.207, 3.305, 3.404],
+        "uniform": [4.0, 4.2, 4.1],
+    }
+    return [line(recipe, name, seed, loss) for name, row in (plain | scores).items() for seed, loss in enumerate(row)]
 
 
-def diverged(recipe: str, attention: str, seed: int) -> dict[str, Any]:
-    gone = {"status": "diverged", "reason": "the loss is not a number", "scores": {}, "baseline": {}, "learned": {}}
-    return line(recipe, attention, seed, 0.0) | gone
+GATES = {recipe: {"name": "table", "score": 3.5} for recipe in (LM, MLM)}
 
 
-def verdict(lines: list[dict[str, Any]], *parts: Comparison) -> tuple[str, str]:
-    (entry,) = ledger(lines, [Claim("key", "says", "where", "test", parts)])["claims"]
-    return entry["outcome"], entry["reason"]
+def entry(key: str, lines: list[Run], gates: Any = GATES) -> dict[str, Any]:
+    return next(found for found in ledger(lines, gates)["claims"] if found["key"] == key)
 
 
 def test_the_score_is_the_test_split_s_or_else_the_validation_split_s() -> None:
     lines = [line("mlm", "relu", seed, 3.0 + seed) for seed in range(3)]
     assert sample(lines, LOSS, "relu").values == (3.0, 4.0, 5.0)
     for one in lines:
-        del one["scores"]["test"]
+        del one.scores["test"]
     assert sample(lines, LOSS, "relu").values == (2.5, 3.5, 4.5)
     assert sample(lines, LOSS, "softmax").values == ()
 
@@ -83,63 +91,134 @@ def test_a_run_that_diverged_takes_the_baseline_of_another_attention_and_waits_f
     assert sample([*lines, line("mlm", "relu", 0, 3.0)], LOSS, "identity").values == (7.0,)
 
 
-def test_early_is_the_mean_over_the_first_half_of_the_updates() -> None:
-    early = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", resolution=0.05, early=True)
-    assert sample([line("mlm", "relu", 0, 3.0)], early, "relu").values == (5.5,)
+def test_area_is_the_mean_training_loss_and_a_run_that_diverged_has_none() -> None:
+    area = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", area=True)
+    lines = [line("mlm", "relu", 0, 3.0, mean_train_loss=4.5), diverged("mlm", "relu", 1, mean_train_loss=9.0)]
+    assert sample(lines, area, "relu").values == (4.5,)
 
 
-def test_verdicts_from_lines() -> None:
-    lines = [line("mlm", "cosformer", seed, 3.0 + seed / 100) for seed in range(3)]
-    lines += [line("mlm", "softmax", seed, 3.01 + seed / 100) for seed in range(3)]
-    lines += [line("mlm", "relu", seed, 4.0 + seed / 100) for seed in range(2)]
-    assert verdict(lines, Comparison(LOSS, "cosformer", "on_par", "softmax"))[0] == HOLDS
-    assert verdict(lines, Comparison(LOSS, "cosformer", "better", "softmax"))[0] == UNDECIDED
-    assert verdict(lines, Comparison(LOSS, "cosformer", "better", "relu")) == (
-        UNDECIDED,
-        "relu has 2 of at least 3 seeds",
+def test_on_par_is_judged_by_the_margin_and_paired_by_seed() -> None:
+    found = entry("lm", attend({}))
+    assert found["outcome"] == HOLDS and found["primary"]
+    (part,) = found["parts"]
+    assert part["seeds"] == 5 and part["margin"] == 0.01 and part["mean"] == pytest.approx(-0.0054)
+    assert -0.01 < part["low"] < part["mean"] < part["high"]
+    assert part["p_holm"] == pytest.approx(min(1, 7 * part["p"]), rel=1e-3)
+    worse = {"cosformer": [3.02, 3.121, 3.22, 3.321, 3.42]}
+    assert entry("lm", attend(worse))["outcome"] == FAILS
+
+
+def test_a_missed_gate_and_a_control_that_does_not_lose_make_a_claim_untestable() -> None:
+    missed = entry("lm", attend({}), {LM: {"name": "trigram table", "score": 3.1}})
+    assert missed["outcome"] == NOT_TESTABLE
+    assert missed["reason"] == "softmax misses the gate: 3.2 against 3.1 (trigram table)"
+    below = attend({"cosformer": [3.6, 3.6, 3.6, 3.7, 3.7]})
+    assert "cosformer misses the gate" in entry("lm", below)["reason"]
+    same = attend({"uniform": [3.01, 3.09, 3.21]})
+    assert (
+        entry("lm", same)["outcome"] == NOT_TESTABLE and "says nothing about attention" in entry("lm", same)["reason"]
     )
-    lines.append(line("mlm", "relu", 2, 4.02))
-    assert verdict(lines, Comparison(LOSS, "cosformer", "better", "relu"))[0] == HOLDS
-    assert verdict(lines, Comparison(LOSS, "relu", "better", "cosformer"))[0] == FAILS
-    assert verdict([], Comparison(LOSS, "relu", "better", "cosformer"))[0] == NOT_RUN
+
+
+def test_without_gate_control_or_runs_nothing_is_judged() -> None:
+    assert entry("lm", attend({}), {})["outcome"] == NOT_RUN
+    assert entry("lm", attend({"uniform": [4.0, 4.1]}))["reason"] == "the control uniform has 2 of 3 seeds"
+    assert entry("lm", attend({"cosformer": []}))["reason"] == "no run with cosformer"
+    assert entry("lm", [])["outcome"] == NOT_RUN
+    assert entry("linear-lm", attend({}))["outcome"] == NOT_RUN
+
+
+def test_a_primary_claim_needs_five_seeds_and_another_three() -> None:
+    four = attend({"cosformer": [3.0, 3.1, 3.2, 3.3], "linear": [3.3, 3.42, 3.5]})
+    assert entry("lm", four)["outcome"] == UNDECIDED
+    assert entry("lm", four)["reason"] == "cosformer and softmax have 4 of 5 seeds"
+    assert entry("linear-lm", four)["outcome"] == HOLDS
+
+
+def test_holm_runs_over_the_primary_comparisons() -> None:
+    """p = 0.03 alone would do; as the smallest of seven it does not."""
+    relu = [3.0, 3.11, 3.2, 3.32, 3.4]
+    better = [a - d for a, d in zip(relu, (0.004, 0.011, 0.013, 0.002, 0.016), strict=True)]
+    found = entry("reweighting-lm", attend({"relu": relu, "cosformer": better}))
+    (part,) = found["parts"]
+    assert 0.02 < part["p"] < 0.05 and part["low"] > 0 and part["p_holm"] == pytest.approx(7 * part["p"], rel=1e-3)
+    assert found["outcome"] == UNDECIDED
+
+
+def test_a_claim_may_compare_two_recipes() -> None:
+    lines = attend({}) + [line("evidence-lm-m2", "cosformer", seed, 2.9 + seed / 10) for seed in range(3)]
+    found = entry("flatter-2", lines)
+    assert found["outcome"] == HOLDS and found["parts"][0]["mean"] == pytest.approx(0.106, abs=1e-3)
 
 
 def test_the_entry_has_the_numbers_and_a_command() -> None:
-    lines = [line("mlm", "relu", seed, 3.0 + seed) for seed in range(3)]
-    part = Comparison(LOSS, "relu", "better", "leaky_relu")
-    (entry,) = ledger(lines, [Claim("key", "says", "where", "test", (part,))])["claims"]
-    assert entry["rows"] == [
-        {"attention": "relu", "seeds": 3, "learned": 3, "mean": 4.0, "values": [3.0, 4.0, 5.0], "error": 0.58},
-        {"attention": "leaky_relu", "seeds": 0, "learned": 0},
-    ]
-    assert entry["command"] == "cosformer reproduce ledger --recipes mlm --attentions relu,leaky_relu"
+    found = entry("linear-lm", attend({"linear": [3.3, 3.4, 3.5]}))
+    assert found["rows"][1] == {
+        "attention": "linear",
+        "seeds": 3,
+        "learned": 3,
+        "mean": 3.4,
+        "values": [3.3, 3.4, 3.5],
+        "error": 0.058,
+    }
+    assert [row["attention"] for row in found["rows"]] == ["cosformer", "linear", "uniform"]
+    assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5} and found["control"]["mean"] == pytest.approx(
+        1.0
+    )
+    assert found["command"] == "cosformer reproduce ledger --recipes evidence-lm --attentions cosformer,linear"
 
 
-def test_every_claim_of_the_paper_is_there_once() -> None:
+def test_the_primary_claims_are_the_seven_of_the_protocol() -> None:
     keys = [claim.key for claim in CLAIMS]
     assert len(set(keys)) == len(keys)
-    assert {"lm", "mlm", "convergence", "finetune", "lra", "non-negative-mlm", "reweighting-mlm"} <= set(keys)
+    found = [(c.gate, p.first, p.kind, p.second) for c in CLAIMS if c.primary for p in c.parts]
+    assert found == [
+        (LM, "cosformer", "on_par", "softmax"),
+        (LM, "cosformer", "better", "relu"),
+        (MLM, "cosformer", "better", "relu"),
+        (MLM, "cosformer", "on_par", "softmax"),
+        ("evidence-sst2", "cosformer", "on_par", "softmax"),
+        (MLM, "relu", "better", "leaky_relu"),
+        (MLM, "leaky_relu", "better", "identity"),
+    ]
 
 
-def test_each_claim_compares_what_the_protocol_says() -> None:
-    found = {claim.key: [(part.first, part.kind, part.second) for part in claim.parts] for claim in CLAIMS}
-    order = [("relu", "better", "leaky_relu"), ("leaky_relu", "better", "identity")]
-    reweighting = dict.fromkeys([f"reweighting-{x}" for x in ("mlm", "lm", "lra", "finetune")], "relu")
-    assert found == {
-        "non-negative-mlm": order,
-        "non-negative-lm": order,
-        **{key: [("cosformer", "better", other)] for key, other in reweighting.items()},
-        **{key: [("cosformer", "on_par", "softmax")] for key in ("lm", "mlm", "finetune")},
-        "convergence": [("cosformer", "better", "softmax")],
-        "lra": [("cosformer", "better", "softmax"), ("cosformer", "better", "relu")],
-    }
-
-
-def test_the_runs_of_the_ledger_by_seeds() -> None:
-    cells = ledger_cells(3)
+def test_the_runs_of_the_ledger() -> None:
+    cells = ledger_cells(5)
     count = Counter((cell.recipe, cell.attention) for cell in cells)
-    assert count["lm-wikitext2-small", "identity"] == count["lra-image-small", "relu"] == 3
-    assert count["lra-text-small", "softmax"] == count["lra-pathfinder-small", "cosformer"] == 1
-    assert len(cells) == 61 and [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
-    starts = {cell.recipe: cell.start for cell in cells}
-    assert starts["finetune-sst2-small"] == "mlm-wikitext2-small" and starts["lra-text-small"] is None
+    for claim in CLAIMS:
+        for part in claim.parts:
+            for name, measure in ((part.first, part.measure), (part.second, part.against or part.measure)):
+                assert count[measure.recipes[0], name] >= (5 if claim.primary else 3), claim.key
+        assert count[claim.gate, "uniform"] >= 3 and count[claim.gate, "softmax"] >= 3
+    recipes = list(dict.fromkeys(cell.recipe for cell in cells))
+    assert recipes[:4] == ["evidence-pathfinder", LM, MLM, "evidence-sst2"] and recipes[-1] == "evidence-listops"
+    for before, cell in itertools.pairwise(cells):
+        if cell.start is not None:
+            assert cell.before == before, "a fine-tuning follows its pre-training at once"
+
+
+def test_the_search_tries_three_rates_at_a_quarter_of_the_length() -> None:
+    found = [cell for cell in search_cells() if (cell.recipe, cell.attention) == (LM, "relu")]
+    full = Cell(LM, "relu", 0).experiment()
+    assert [cell.rate for cell in found] == list(rates.TRIED[LM])
+    assert all(cell.experiment().train.steps == full.train.steps // 4 and cell.seed == 9 for cell in found)
+    assert [cell.experiment().train.lr for cell in found] == list(rates.TRIED[LM])
+    scored = {(cell.recipe, cell.attention) for cell in ledger_cells(5) if cell.recipe not in rates.SAME_AS}
+    assert {(cell.recipe, cell.attention) for cell in search_cells()} == scored
+
+
+def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "RATES", {LM: {"relu": 0.007}})
+    assert Cell(LM, "relu", 1).experiment().train.lr == Cell("evidence-lm-m2", "relu", 1).experiment().train.lr == 0.007
+    words = Cell(LM, "relu", 1).words(Path("x"), None, 1)
+    assert words[words.index("--train.lr") + 1] == "0.007"
+    assert parse(words[1], words[2:])[0] == Cell(LM, "relu", 1).experiment()
+
+
+def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:
+    path = Path(__file__).parents[3] / "docs" / "results" / "rates.jsonl"
+    runs = read_runs([path])[0] if path.exists() else []
+    assert rates.best(runs) == rates.RATES
+    tried = Counter((run.recipe, run.attention) for run in runs)
+    assert set(tried.values()) <= {3}

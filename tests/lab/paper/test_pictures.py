@@ -31,10 +31,10 @@ def test_figure3_is_that_of_its_result() -> None:
 
 
 def test_figure4_is_that_of_the_committed_runs() -> None:
-    runs, problems = read_runs([DOCS / "results" / "runs.jsonl"])
+    runs, problems = read_runs([DOCS / "results" / "runs-v1.jsonl"])
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
     for figure in loss_curves([run for run in runs if run.recipe == recipe], TRIO):
-        again = "run: cosformer reproduce figure4 --show --from docs/results/runs.jsonl, copy its svg"
+        again = "run: cosformer reproduce figure4 --show --from docs/results/runs-v1.jsonl, copy its svg"
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
         assert f"images/paper/{figure.name}.svg" in PAGE

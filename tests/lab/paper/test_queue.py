@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.queue import Queue
+from cosformer.lab.paper.estimate import estimate
+from cosformer.lab.paper.queue import Queue, go_on, pause
 from cosformer.lab.paper.state import state
 from cosformer.lab.paper.summary import collect
+from cosformer.lab.records import Run, read_runs
 
 
 def cells(recipe: str, *attentions: str, start: str | None = None) -> list[Cell]:
@@ -194,3 +196,50 @@ def test_a_start_from_another_attention_is_another_experiment(fake: Callable[...
     path.write_text(path.read_text().replace("mlm-softmax-seed0", "mlm-relu-seed0"))
     kind, why = state(Cell("finetune", "softmax", 0, "mlm"), runs)
     assert kind == "other" and "start" in why
+
+
+def test_each_run_is_written_down_as_it_ends(fake: Callable[..., Path], tmp_path: Path) -> None:
+    runs, journal = fake(small=3), tmp_path / "journal.jsonl"
+    work(runs, cells("small", "softmax", "relu"), journal=journal)
+    lines, problems = read_runs([journal])
+    assert sorted(line.attention for line in lines) == ["relu", "softmax"] and not problems
+    assert lines[0].extra["mean_train_loss"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=1e-5)
+
+
+def test_pause_and_continue_stop_a_queue_of_another_process(fake: Callable[..., Path]) -> None:
+    runs = fake(small=60)
+    metrics = runs / "small-softmax-seed0" / "metrics.jsonl"
+    seen: list[int] = []
+
+    def watch() -> None:
+        while not metrics.exists():
+            time.sleep(0.01)
+        # the first process named is the queue, which is this one: only its run may be stopped here
+        names = (runs / ".queue").read_text().split()
+        (runs / ".queue").write_text("\n".join(["999999999", *names[1:]]))
+        assert names[0] == str(os.getpid()) and pause(runs) == 1 == pause(runs)
+        time.sleep(0.2)
+        for _ in range(2):
+            seen.append(len(metrics.read_text().splitlines()))
+            time.sleep(0.4)
+        assert go_on(runs) == 1
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    left, _ = work(runs, cells("small", "softmax"))
+    thread.join()
+    assert not left and seen[0] == seen[1] < 60
+    assert pause(runs / "nowhere") == 0
+
+
+def test_the_estimate_comes_from_what_has_run() -> None:
+    todo = cells("small", "softmax", "relu", "cosformer") + cells("other", "softmax")
+    ran = [Run("small", "lm", name, 0, "done", cpu_seconds=time) for name, time in (("softmax", 3600), ("relu", 1800))]
+    text = estimate(todo, ran, 2)
+    assert text == (
+        "4 runs are missing: about 2.6 hours of one core, 1.3 with 2 at a time; 1 of them are counted with 20 minutes, as nothing like"
+        " them has run yet."
+    )
+    search = [Run("small", "lm", "softmax", 9, "done", cpu_seconds=900, extra={"rate": 0.1})]
+    assert estimate(cells("small", "softmax"), search, 1).startswith("1 runs are missing: about 1.0 hours")
+    assert estimate([], ran, 2) == "Nothing is missing."

@@ -3,70 +3,107 @@
 import math
 
 import pytest
+from scipy import stats
 
-from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED, Sample, Verdict, better, on_par, together
+from cosformer.lab.paper.verdict import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    UNDECIDED,
+    Effect,
+    Sample,
+    Verdict,
+    decide,
+    holm,
+    paired,
+    together,
+)
+
+SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # mean 0, standard error 0.0707, t with four degrees of freedom 2.776: +-0.196
 
 
-def sample(name: str, *values: float, learned: int | None = None) -> Sample:
-    return Sample(name, values, len(values) if learned is None else learned)
-
-
-LOSS = {"higher_is_better": False, "unit": "nats"}
-ACCURACY = {"higher_is_better": True, "unit": "points"}
+def outcome(shift: float, margin: float | None = None) -> str:
+    first = {seed: 10 + shift + extra for seed, extra in enumerate(SPREAD)}
+    effect = paired(first, dict.fromkeys(range(5), 10.0), higher_is_better=True, margin=margin)
+    return decide(effect, effect.p, names=("a", "b"), unit="points").outcome
 
 
 def test_mean_and_standard_error_are_those_of_the_textbook() -> None:
-    found = sample("a", 1.0, 2.0, 6.0)
+    found = Sample("a", (1.0, 2.0, 6.0), 3)
     assert found.mean == 3.0
     assert found.error == pytest.approx(math.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
-    assert math.isnan(sample("a", 1.0).error)
+    assert math.isnan(Sample("a", (1.0,), 1).error)
 
 
-# s = 1 on both sides, so two standard errors are 2 * sqrt(1/3 + 1/3) = 1.633
-@pytest.mark.parametrize(("shift", "outcome"), [(1.64, HOLDS), (1.62, UNDECIDED), (-1.62, UNDECIDED), (-1.64, FAILS)])
-def test_better_means_by_two_standard_errors(shift: float, outcome: str) -> None:
-    first, second = sample("a", 9 + shift, 10 + shift, 11 + shift), sample("b", 9, 10, 11)
-    assert better(first, second, **ACCURACY).outcome == outcome
-    # the same differences, where lower is better
-    assert better(sample("a", 9 - shift, 10 - shift, 11 - shift), second, **LOSS).outcome == outcome
+def test_the_interval_and_p_are_those_of_the_paired_t_test() -> None:
+    first, second = (2.1, 2.3, 2.2, 2.6, 2.0), (2.0, 2.1, 2.3, 2.2, 1.9)
+    effect = paired(dict(enumerate(first)), dict(enumerate(second)), higher_is_better=True, margin=None)
+    theirs = stats.ttest_rel(first, second)
+    assert effect.p == pytest.approx(theirs.pvalue)
+    interval = theirs.confidence_interval(0.95)
+    assert effect.interval == pytest.approx((interval.low, interval.high))
+    # four in five such samples show a true effect of this size, with the noncentral t and not our shortcut
+    power = stats.nct.sf(stats.t.ppf(0.975, 4), 4, effect.smallest / effect.error)
+    assert power == pytest.approx(0.8, abs=0.05)
+
+
+def test_only_seeds_that_both_have_count_and_lower_may_be_better() -> None:
+    effect = paired({0: 1.0, 1: 2.0, 7: 5.0}, {0: 1.5, 1: 2.25, 3: 9.0}, higher_is_better=False, margin=0.1)
+    assert effect.differences == (0.5, 0.25) and effect.null == -0.1
 
 
 @pytest.mark.parametrize(
-    ("shift", "resolution", "outcome"),
-    [(0, 1.7, HOLDS), (-1.62, 1.7, HOLDS), (-1.64, 1.7, FAILS), (-1.62, 1.6, UNDECIDED), (1.64, 1.6, HOLDS)],
+    ("shift", "expected"), [(0.197, HOLDS), (0.195, UNDECIDED), (-0.195, UNDECIDED), (-0.197, FAILS)]
 )
-def test_on_par_means_not_worse_and_the_test_could_have_told(shift: float, resolution: float, outcome: str) -> None:
-    first, second = sample("a", 9 + shift, 10 + shift, 11 + shift), sample("b", 9, 10, 11)
-    assert on_par(first, second, **ACCURACY, resolution=resolution).outcome == outcome
+def test_better_means_the_interval_is_above_zero(shift: float, expected: str) -> None:
+    assert outcome(shift) == expected
 
 
-def test_the_reason_gives_the_numbers() -> None:
-    found = better(sample("cosformer", 4.0, 4.1, 4.2), sample("relu", 5.0, 5.1, 5.2), **LOSS)
-    assert found == Verdict(HOLDS, "cosformer is 1 nats better than relu; two standard errors are 0.16")
+@pytest.mark.parametrize(
+    ("shift", "margin", "expected"),
+    [(0.0, 0.197, HOLDS), (0.0, 0.195, UNDECIDED), (-0.1, 0.3, HOLDS), (-0.5, 0.3, FAILS), (-0.49, 0.3, UNDECIDED)],
+)
+def test_on_par_means_the_interval_is_above_minus_the_margin(shift: float, margin: float, expected: str) -> None:
+    assert outcome(shift, margin) == expected
 
 
-def test_too_few_seeds_decide_nothing() -> None:
-    found = better(sample("a", 1.0, 1.1), sample("b", 9.0, 9.1, 9.2), **ACCURACY)
-    assert found == Verdict(UNDECIDED, "a has 2 of at least 3 seeds")
+def test_pairing_sees_what_means_apart_do_not() -> None:
+    """Seeds differ by ten times the effect, and by the same on both sides."""
+    second = {seed: 10.0 * seed for seed in range(5)}
+    first = {seed: value + 1 + SPREAD[seed] for seed, value in second.items()}
+    effect = paired(first, second, higher_is_better=True, margin=None)
+    assert decide(effect, effect.p, names=("a", "b"), unit="points").outcome == HOLDS
 
 
-def test_without_runs_it_is_not_run() -> None:
-    assert on_par(sample("a", 1, 1, 1), sample("b"), **LOSS, resolution=1) == Verdict(NOT_RUN, "no run with b")
+def test_equal_differences_decide_and_no_difference_does_not() -> None:
+    assert Effect((0.5, 0.5, 0.5)).p == 0.0 and Effect((0.0, 0.0, 0.0)).p == 1.0
 
 
-def test_two_models_at_chance_decide_nothing_but_one_does() -> None:
-    good, bad = sample("a", 9.0, 9.1, 9.2, learned=2), sample("b", 5.0, 5.1, 5.2, learned=0)
-    assert better(good, bad, **ACCURACY).outcome == HOLDS
-    found = better(sample("a", 9.0, 9.1, 9.2, learned=1), bad, **ACCURACY)
-    assert found.outcome == UNDECIDED and "neither a nor b learned" in found.reason
+def test_holm_counts_what_has_not_run() -> None:
+    assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, 3) == pytest.approx({"a": 0.03, "b": 0.04, "c": 0.04})
+    # a family of seven of which three have run: as if four had p = 1
+    assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, 7) == pytest.approx({"a": 0.07, "b": 0.12, "c": 0.2})
+    assert holm({"a": 0.9}, 7) == {"a": 1.0}
+    with pytest.raises(ValueError, match="2 p values in a family of 1"):
+        holm({"a": 0.1, "b": 0.2}, 1)
 
 
-def test_a_claim_of_parts() -> None:
-    holds, fails, open_, missing = (Verdict(o, o[:3]) for o in (HOLDS, FAILS, UNDECIDED, NOT_RUN))
-    assert together([holds, holds]).outcome == HOLDS
-    assert together([holds, fails, missing]).outcome == FAILS
-    assert together([holds, open_]).outcome == UNDECIDED
-    assert together([holds, missing]).outcome == UNDECIDED
-    assert together([missing, missing]) == Verdict(NOT_RUN, "not")
-    assert together([]).outcome == NOT_RUN
-    assert together([holds, fails]).reason == "hol; doe"
+def test_an_adjusted_p_overrules_the_interval() -> None:
+    effect = Effect(tuple(0.2 + extra for extra in SPREAD))
+    assert effect.p < 0.05 and effect.interval[0] > 0
+    assert decide(effect, 7 * effect.p, names=("a", "b"), unit="nats").outcome == UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ((HOLDS, HOLDS), HOLDS),
+        ((HOLDS, UNDECIDED), UNDECIDED),
+        ((HOLDS, FAILS, UNDECIDED), FAILS),
+        ((HOLDS, NOT_RUN), UNDECIDED),
+        ((NOT_RUN, NOT_RUN), NOT_RUN),
+        ((), NOT_RUN),
+    ],
+)
+def test_a_claim_of_several_parts(outcomes: tuple[str, ...], expected: str) -> None:
+    assert together([Verdict(word, "why") for word in outcomes]).outcome == expected

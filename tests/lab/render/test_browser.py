@@ -7,6 +7,7 @@ import pytest
 
 from cosformer.lab.render import write_report
 from cosformer.lab.render.page import HEADINGS
+from lab.render import made_up
 
 PHONE, DESK = 390, 1280
 
@@ -32,6 +33,36 @@ def test_the_page_looks_right(browser: Any, results: Path, run: Path, tmp_path: 
     assert browser.run(sticking_out) == []
     assert browser.errors() == []
     assert browser.requests() == [page.as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_thirty_runs_and_broken_ones_scroll_inside_their_boxes(browser: Any, tmp_path: Path, scheme: str) -> None:
+    made_up.thirty(tmp_path / "runs")
+    made_up.broken(tmp_path / "more")
+    page = tmp_path / "report.html"
+    write_report(page, [tmp_path / "runs", tmp_path / "more"], None)
+    browser.open(page, PHONE, scheme)
+    browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.run("document.documentElement.scrollWidth") == PHONE and browser.errors() == []
+
+
+def test_a_heading_sorts_its_table(browser: Any, tmp_path: Path) -> None:
+    made_up.thirty(tmp_path / "runs")
+    page = tmp_path / "report.html"
+    write_report(page, [tmp_path / "runs"], None)
+    browser.open(page, DESK)
+    column = "Array.from(document.querySelector('table.sortable').tBodies[0].rows, r => r.cells[%d].textContent)"
+    press = "document.querySelectorAll('table.sortable thead button')[%d].click()"
+    scores = [float(score) for score in browser.run(column % 5)]
+    assert len(scores) == 30 and scores == sorted(scores)  # the best first
+    browser.run(press % 5)
+    browser.run(press % 5)
+    assert [float(score) for score in browser.run(column % 5)] == sorted(scores, reverse=True)
+    browser.run(press % 0)
+    names = browser.run(column % 0)
+    assert names == sorted(names) and names != sorted(names, reverse=True)
+    browser.run(press % 3)
+    assert browser.run(column % 3)[-9:] == ["800"] * 9  # numbers as numbers
 
 
 def test_dark_and_light_differ_and_text_stands_out(browser: Any, results: Path, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The page from made-up results: each number where it belongs, what is missing said so, what is broken named."""
 
+import base64
 import json
 import re
+import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.lab.render import write_report
 from cosformer.lab.render.page import HEADINGS
+from lab.render import made_up
 
 
 class Page(HTMLParser):
@@ -97,7 +100,8 @@ def test_the_numbers_are_those_of_the_files(results: Path, run: Path, tmp_path: 
     assert ["cosFormer", "4.625 ± 0.011", "3"] in page.rows and "0.125 better" in page.texts["Claims"]
     assert page.texts["Claims"].count("not run") == 1
     environment = page.texts["Environment and commands"]
-    assert "a made-up CPU" in environment and "cosformer train lm-small --model.attention softmax" in environment
+    assert "a made-up CPU" in environment
+    assert "cosformer train lm-small --model.attention softmax" in page.texts["Runs"]
 
 
 def test_alt_texts_hold_the_data(results: Path, run: Path, tmp_path: Path) -> None:
@@ -110,14 +114,74 @@ def test_alt_texts_hold_the_data(results: Path, run: Path, tmp_path: Path) -> No
     assert "cosFormer: 8 by 8, 100% of the weight within 0 positions of the diagonal" in alts
 
 
-def test_without_anything_each_section_says_not_run(tmp_path: Path) -> None:
+def test_without_anything_one_folded_list_says_what_was_not_run(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     page, problems = page_of(tmp_path, [], empty)
-    assert problems == [] and tuple(page.headings) == HEADINGS
-    for heading in HEADINGS[:-1]:
-        assert "not run" in page.texts[heading].lower(), heading
-    assert "not run / 37.90" in page.source and "not run / 23.1" in page.source
+    assert problems == [] and page.headings == ["Summary"] and "not run" in page.texts["Summary"]
+    assert page.rows == [] and page.source.count("<details>") == 1
+    for heading in HEADINGS[1:-1]:
+        assert f"<li>{heading}: <code>cosformer " in page.source, heading
+
+
+def test_every_run_is_shown_and_seeds_alone_are_averaged(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    made_up.thirty(runs)
+    page, problems = page_of(tmp_path, [runs], None)
+    assert problems == []
+    listed = [row for row in page.rows if len(row) == 9 and row[0] != "run"]
+    assert sorted(row[0] for row in listed) == sorted(path.name for path in runs.iterdir()) and len(listed) == 30
+    (header,) = [row for row in page.rows if row[:2] == ["run", "attention"]]
+    assert header[2:6] == ["layers", "steps", "seed", "bits per byte, test"]
+    assert ["cosformer-long-1", "cosformer", "4", "800", "1"] in [row[:5] for row in listed]
+    # three setups: in each one sentence, one pair of curves and one table, with three seeds a cell
+    summary = re.sub(r"\s+", " ", page.texts["Summary"])
+    assert "30 runs of 1 recipe with 4 attentions: 30 finished." in summary
+    for label in ("layers 4, steps 400", "layers 4, steps 800", "layers 8, steps 400"):
+        assert f"lm-stdlib-small, {label} : cosformer reaches " in summary
+        assert f"recipe lm-stdlib-small, {label}, mean" in page.source
+    assert summary.count("(3 seeds)") == 3 and len(page.images) == 6
+    values = [read_scores(runs / f"cosformer-{seed}", "bits_per_byte") for seed in range(3)]
+    assert f"cosformer reaches {statistics.fmean(values):.3f}"[:-1] in summary
+
+
+def read_scores(run: Path, metric: str) -> float:
+    return json.loads((run / "result.json").read_text())["scores"]["test"][metric]
+
+
+def test_broken_runs_stand_apart_with_the_reason_and_displace_none(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    made_up.broken(runs)
+    page, problems = page_of(tmp_path, [runs], None)
+    assert len(problems) == 2 and "torn" in " ".join(problems) and "no-experiment" in " ".join(problems)
+    (header,) = [row for row in page.rows if row[-1:] == ["reason"]]
+    apart = {row[0]: row[-3:] for row in page.rows if len(row) == len(header) == 7}
+    assert apart["killed"] == ["killed", "0 of 400, no checkpoint", f"no process {2**22 + 1}"]
+    assert apart["out-of-memory"][0] == "failed" and "out of memory" in apart["out-of-memory"][2]
+    assert apart["torn"][0] == "unknown"
+    states = {row[0]: row[4] for row in page.rows if len(row) == 7 and row[0] not in apart} or {
+        row[0]: row[-3] for row in page.rows if row and row[0] in ("whole", "whole-softmax", "stopped", "diverged")
+    }
+    assert states == {"whole": "finished", "whole-softmax": "finished", "stopped": "stopped", "diverged": "diverged"}
+    assert "2 finished, 1 diverged, 1 stopped, 1 killed, 1 failed, 1 unknown" in page.texts["Summary"]
+
+
+def test_a_model_of_bytes_is_judged_in_bits_and_never_beside_the_paper_s_words(tmp_path: Path) -> None:
+    made_up.one(tmp_path / "runs")
+    page, _ = page_of(tmp_path, [tmp_path / "runs"], None)
+    value = read_scores(tmp_path / "runs" / "first", "bits_per_byte")
+    assert f"cosformer reaches {value:.3f} bits per byte on the test split (one seed)" in page.texts["Summary"]
+    assert page.row("ours")[1:] == ["valid, bits per byte", "test, bits per byte"]
+    assert page.row("cosFormer")[2] == f"{value:.3f} (one seed)"
+    assert "23.5" not in page.source and not re.search(r"\d{6,}\.\d", "".join(page.texts.values()))
+
+
+def test_each_run_has_a_fold_with_its_command_and_settings(tmp_path: Path) -> None:
+    made_up.one(tmp_path / "runs")
+    page, _ = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert "<summary>first: lm-stdlib-small, cosformer, seed 0</summary>" in page.source
+    assert "cosformer train lm-stdlib-small --model.attention cosformer --train.seed 0" in page.texts["Runs"]
+    assert page.row("train.lr")[1] == "0.001" and page.row("data.options.max_bytes")[1] == "4000000"
 
 
 def test_broken_files_are_named_and_the_rest_stands(results: Path, run: Path, tmp_path: Path) -> None:
@@ -196,12 +260,27 @@ def test_the_summary_counts_the_verdicts(results: Path, tmp_path: Path) -> None:
 
 def test_maps_that_reproduce_drew_beside_the_runs_are_shown(results: Path, run: Path, tmp_path: Path) -> None:
     page, _ = page_of(tmp_path, [run.parent], None)
-    assert "Not run" in page.texts["Attention maps"]
+    assert "Attention maps" not in page.headings and "<li>Attention maps: " in page.source
     (run.parent / "reproduce").mkdir()
     (results / "figure3.json").rename(run.parent / "reproduce" / "figure3.json")
     page, problems = page_of(tmp_path, [run.parent], None)
-    assert problems == [] and "Not run" not in page.texts["Attention maps"]
+    assert problems == []
     assert "How often a key is among those" in page.texts["Attention maps"]
+
+
+def test_maps_that_visualize_kept_in_a_run_are_shown_with_tokens_and_a_scale(tmp_path: Path) -> None:
+    made_up.one(tmp_path / "runs")
+    page, problems = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert problems == [] and "first, on one text" in page.texts["Attention maps"]
+    drawn = [image for image in page.images if str(image["alt"]).startswith("Layer ")]
+    assert len(drawn) == 2
+    svg = base64.b64decode(str(drawn[0]["src"]).partition(",")[2]).decode()
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert labels.count("d") == 2 * 2 * 3  # three d on two sides of two panels
+    assert {"0", "largest of the panel"} <= set(labels)
+    (tmp_path / "runs" / "first" / "maps.npz").write_bytes(b"torn")
+    page, problems = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert len(problems) == 1 and "maps.npz cannot be shown" in problems[0]
 
 
 def test_a_run_under_way_does_not_cut_the_mean_of_the_finished_ones(results: Path, tmp_path: Path) -> None:
@@ -242,13 +321,13 @@ def test_hostile_names_stay_text(results: Path, tmp_path: Path) -> None:
     line |= {"attention": '<script>alert("x")</script>', "note": "</table><b>&", "command": "a && b <c>"}
     (results / "runs.jsonl").write_text(json.dumps(line) + "\n")
     page, problems = page_of(tmp_path, [], results)
-    assert problems == [] and "<script" not in page.source and '<script>alert("x")</script>' in str(page.rows)
+    assert problems == [] and page.source.count("<script") == 1 and '<script>alert("x")</script>' in str(page.rows)
 
 
 def test_it_needs_no_other_file_and_is_written_in_one_piece(results: Path, run: Path, tmp_path: Path) -> None:
     page, _ = page_of(tmp_path, [run], results)
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page.source) and "url(" not in page.source
-    assert "<script" not in page.source and "@import" not in page.source
+    assert page.source.count("<script>") == page.source.count("<script") == 1 and "@import" not in page.source
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
 
 

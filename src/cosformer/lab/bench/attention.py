@@ -138,7 +138,7 @@ def late_step(*, backend: str, repeats: int) -> Measurement:
     q, k, v = (torch.randn(1, HEADS, 1, HEAD_DIM) for _ in range(3))
     step = partial(cosformer_attention, q, k, v, causal=True, max_len=MILLION, return_state=True, backend=backend)
 
-    def stepping(seen: int) -> Callable[[], None]:
+    def stepping(seen: int) -> Callable[[], Any]:
         state = replace(step()[1], position=torch.tensor(seen - 1))
         return lambda: step(state=state)
 

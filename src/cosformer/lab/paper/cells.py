@@ -5,50 +5,75 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosformer.experiment import Experiment
+from cosformer.experiment import Experiment, Option
 from cosformer.lab import numbers as paper
-from cosformer.lab.paper.claims import IMAGE, LISTOPS, LM, MLM, PATHFINDER, SST2, TEXT
+from cosformer.lab.paper import claims, rates
 from cosformer.recipes import recipe
 
 SCALES = ("small", "paper")
 _FINETUNE = ("qqp", "sst2", "mnli", "imdb", "amazon")
 _LRA = ("listops", "text", "retrieval", "image", "pathfinder")
-_MLM = {"small": MLM, "paper": "mlm-wikitext103"}
-_LM = {"small": LM, "paper": "lm-wikitext103"}
+_MLM = {"small": "mlm-wikitext2-small", "paper": "mlm-wikitext103"}
+_LM = {"small": "lm-wikitext2-small", "paper": "lm-wikitext103"}
 PHI = ("identity", "leaky_relu", "relu", "softmax", "cosformer")
 TRIO = ("softmax", "cosformer", "relu")
+# Long Range Arena's rank, and the Synthesizer that keeps to its rule: at most a tenth more parameters (Pathfinder's model is so
+# small that this one has a fifth more)
+ARENA_OPTIONS: dict[str, dict[str, Option]] = {"linformer": {"rank": 16}, "synthesizer": {"kind": "factorised_dense"}}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """``start``: the recipe whose run, with the same attention and seed, the weights come from."""
+    """``start``: the recipe whose run, with the same attention and seed, the weights come from. ``rate``: of the search of
+    learning rates, which trains a quarter as long; None for a run that is scored."""
 
     recipe: str
     attention: str
     seed: int
     start: str | None = None
+    rate: float | None = None
 
     @property
     def name(self) -> str:
         """Of its folder, unless it lies in another; `cosformer train` calls it the same."""
-        return f"{self.recipe}-{self.attention}-seed{self.seed}"
+        searched = "" if self.rate is None else f"-rate{self.rate:g}"
+        return f"{self.recipe}-{self.attention}-seed{self.seed}{searched}"
 
     @property
     def before(self) -> "Cell | None":
-        """The cell that must be done first."""
-        return None if self.start is None else Cell(self.start, self.attention, self.seed)
+        """The cell that must be done first; in the search it is the one with the best rate, once that is known."""
+        if self.start is None:
+            return None
+        first = None if self.rate is None else rates.rate(self.start, self.attention)
+        return Cell(self.start, self.attention, self.seed, rate=first)
 
     def experiment(self, start: Path | None = None) -> Experiment:
         """What its run must be; ``start``: the folder of the run before it."""
         plain = recipe(self.recipe)
-        model = dataclasses.replace(plain.model, attention=self.attention)
-        train = dataclasses.replace(plain.train, seed=self.seed)
+        model = dataclasses.replace(plain.model, attention=self.attention, attention_options=self._options)
+        train = dataclasses.replace(plain.train, seed=self.seed, **self._changes(plain))
         return dataclasses.replace(plain, model=model, train=train, start=plain.start if start is None else str(start))
+
+    @property
+    def _options(self) -> dict[str, Option]:
+        return ARENA_OPTIONS.get(self.attention, {}) if self.recipe.startswith("lra-") else {}
+
+    def _changes(self, plain: Experiment) -> dict[str, float | int]:
+        """Fields of ``train`` in which it differs from its recipe."""
+        if self.rate is None:
+            found = rates.rate(self.recipe, self.attention)
+            return {} if found is None else {"lr": found}
+        steps = plain.train.steps // rates.QUARTER
+        return {"lr": self.rate, "steps": steps, "warmup": plain.train.warmup // rates.QUARTER, "eval_every": steps}
 
     def words(self, run: Path, start: Path | None, threads: int | None) -> list[str]:
         """The arguments of ``cosformer`` that train it into the folder ``run``."""
         words = ["train", self.recipe, "--quiet", "--run", str(run), "--model.attention", self.attention]
         words += ["--train.seed", str(self.seed)]
+        for name, value in self._options.items():
+            words += [f"--model.attention-options.{name}", str(value)]
+        for name, value in self._changes(recipe(self.recipe)).items():
+            words += [f"--train.{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [] if threads is None else ["--train.threads", str(threads)]
         return words if start is None else [*words, "--start", str(start)]
 
@@ -87,7 +112,7 @@ ATTENTIONS: dict[str, tuple[str, ...]] = {
     "table3": tuple(paper.TABLE3),
     "table4": tuple(paper.TABLE4),
     "table6": ("relu", "cosformer"),
-    "figure1": ("softmax", "cosformer"),
+    "figure1": tuple(paper.FIGURE1),
     "figure3": TRIO,
     "figure4": TRIO,
     "samples": ("softmax", "cosformer"),
@@ -99,8 +124,9 @@ def cells_of(
     target: str, scale: str, attentions: Sequence[str] | None, seeds: int, recipes: Sequence[str] | None = None
 ) -> list[Cell]:
     """The cells of a target: all of the first seed, then all of the next. ``recipes``: only these, and what they start from."""
-    if target == "ledger":
-        cells = [cell for cell in ledger_cells(seeds) if attentions is None or cell.attention in attentions]
+    if target in ("ledger", "rates"):
+        every = ledger_cells(seeds) if target == "ledger" else search_cells()
+        cells = [cell for cell in every if attentions is None or cell.attention in attentions]
     else:
         cells = [
             Cell(name, attention, seed, _MLM[scale] if name.startswith("finetune-") else None)
@@ -117,24 +143,47 @@ def cells_of(
     return [cell for cell in cells if cell in chosen or cell in firsts]
 
 
-# recipe, attentions, seeds at most; in the order of the queue
-_LEDGER: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    (LM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
-    (MLM, ("cosformer", "softmax", "relu", "leaky_relu", "identity"), 3),
-    (SST2, ("cosformer", "softmax", "relu"), 3),
-    (LISTOPS, ("cosformer", "softmax", "relu"), 3),
-    (IMAGE, ("cosformer", "softmax", "relu"), 3),
-    (TEXT, ("cosformer", "softmax"), 1),
-    (PATHFINDER, ("cosformer", "softmax"), 1),
+# recipe, attentions and how many seeds each has at most; in the order of the queue
+_ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
+    (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
+    (
+        claims.LM,
+        {"softmax": 5, "cosformer": 5, "relu": 5, "linear": 3, "leaky_relu": 3, "identity": 3, "uniform": 3},
+    ),
+    (claims.MLM, dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity", "uniform"), 5)),
+    (claims.RECALL_16, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
+    (claims.RECALL_32, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
+    (claims.LM_NOPOS, {"cosformer": 3, "relu": 3}),
+    (claims.LM_M2, {"cosformer": 3}),
+    (claims.LM_M4, {"cosformer": 3}),
+    (claims.LISTOPS, {"softmax": 3, "cosformer": 3, "relu": 3, "uniform": 3}),
 )
+# fine-tunings follow their pre-training at once, as weights are not kept for long
+_AFTER: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    claims.MLM: ((claims.SST2, ("softmax", "cosformer", "relu", "uniform")),),
+}
+LEDGER_SEEDS = 5
 
 
 def ledger_cells(seeds: int) -> list[Cell]:
-    """Every run behind docs/results.md: each claim gets its first seed before any gets its second."""
+    """Every run behind docs/results.md, block by block, within a block seed by seed."""
     return [
-        Cell(name, attention, seed, MLM if name == SST2 else None)
+        cell
+        for name, attentions in _ORDERED
         for seed in range(seeds)
-        for name, attentions, most in _LEDGER
-        for attention in attentions
+        for attention, most in attentions.items()
         if seed < most
+        for cell in (
+            Cell(name, attention, seed),
+            *(Cell(after, attention, seed, name) for after, those in _AFTER.get(name, ()) if attention in those),
+        )
     ]
+
+
+def search_cells() -> list[Cell]:
+    """The search of learning rates: for every recipe and attention that is scored, three rates at a quarter of the length."""
+    found: dict[Cell, None] = {}
+    for cell in ledger_cells(1):
+        for value in rates.TRIED.get(cell.recipe, ()):
+            found[Cell(cell.recipe, cell.attention, rates.SEED, cell.start, value)] = None
+    return list(found)

@@ -1,5 +1,6 @@
 """Work off cells: each in a process of its own, within a time, pausing while somebody measures; go on where it stopped."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import IO
 from cosformer import terminal
 from cosformer.lab.paper.cells import Cell
 from cosformer.lab.paper.state import DONE, HALF, MISSING, place, state
-from cosformer.lab.paper.summary import collect, one_line
+from cosformer.lab.paper.summary import append_line, collect, one_line
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = (
@@ -34,7 +35,8 @@ class Job:
 @dataclass
 class Queue:
     """Runs ``cells`` into the folder ``runs``, ``jobs`` at a time. ``budget``: seconds, None without limit. ``pause_while``: a
-    file; while another process holds an exclusive ``flock`` on it, the runs stand still. ``threads``: of each run."""
+    file; while another process holds an exclusive ``flock`` on it, the runs stand still. ``threads``: of each run. ``journal``: a
+    file that gets the line of every run as it ends. ``background``: at the lowest priority, behind everything else."""
 
     runs: Path
     cells: Sequence[Cell]
@@ -44,6 +46,8 @@ class Queue:
     threads: int | None = 1
     processes: Callable[[Cell], int] = lambda cell: 1  # of one run, under torchrun if there are several
     say: Callable[[str], None] = print
+    journal: Path | None = None
+    background: bool = False
     running: list[Job] = field(default_factory=list)
     _over: set[Cell] = field(default_factory=set)  # done, or not to be tried again in this call
     _stopping: bool = False
@@ -53,6 +57,8 @@ class Queue:
         self.runs.mkdir(parents=True, exist_ok=True)
         with (self.runs / ".queue").open("a") as lock:
             _lock(lock, self.runs)
+            if self.background:
+                _lower_priority()
             before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
             try:
                 self._work(lock)
@@ -109,7 +115,17 @@ class Queue:
             start_new_session=True,  # an interrupt from the keyboard reaches us alone; we pass it on once
             pass_fds=[lock.fileno()],  # a run that outlives us keeps the folder locked
         )
+        if self.background:
+            _lower_session(process.pid)
         self.running.append(Job(cell, process, log))
+        self._note_processes(lock)
+
+    def _note_processes(self, lock: IO[str]) -> None:
+        """Write who works here into the locked file, for :func:`pause` and :func:`go_on`: the queue itself first."""
+        lock.seek(0)
+        lock.truncate()
+        lock.write("\n".join(str(pid) for pid in (os.getpid(), *(job.process.pid for job in self.running))) + "\n")
+        lock.flush()
 
     def _collect(self) -> None:
         for job in [job for job in self.running if job.process.poll() is not None]:
@@ -119,7 +135,10 @@ class Queue:
             self._over.add(job.cell)
             terminal.status("")
             if kind == DONE:
-                self.say(one_line(collect([job.cell], self.runs)[0][0]))
+                line = collect([job.cell], self.runs)[0][0]
+                if self.journal is not None:
+                    append_line(line, self.journal)
+                self.say(one_line(line))
             else:
                 self.say(f"{job.cell.name}: {why or 'ended early'}; {_last_words(Path(job.log.name))}")
 
@@ -161,8 +180,10 @@ class Queue:
 
 def launcher(processes: int) -> list[str]:
     """What stands between python and the arguments of ``cosformer``."""
-    distributed = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"] if processes > 1 else []
-    return [*distributed, "-m", "cosformer"]
+    if processes == 1:
+        return ["-m", "cosformer"]
+    # the -- keeps torchrun from reading --run as an option of its own
+    return ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "-m", "--", "cosformer"]
 
 
 def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
@@ -170,6 +191,43 @@ def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
     if state(cell, runs)[0] == HALF:
         return ["resume", str(place(cell, runs)), "--quiet"]
     return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
+
+
+def pause(runs: Path) -> int:
+    """Stop the queue that works in ``runs``, and its runs, where they stand; returns how many processes there are."""
+    return _send(runs, signal.SIGSTOP)
+
+
+def go_on(runs: Path) -> int:
+    """Let them go on."""
+    return _send(runs, signal.SIGCONT)
+
+
+def _send(runs: Path, number: signal.Signals) -> int:
+    """The queue comes first, so that it starts nothing while its runs are being stopped."""
+    reached = 0
+    for position, word in enumerate((runs / ".queue").read_text().split() if (runs / ".queue").exists() else ()):
+        try:
+            # a run leads a group of its own; the queue belongs to whoever started it
+            os.kill(int(word), number) if position == 0 else os.killpg(int(word), number)
+            reached += 1
+        except (ProcessLookupError, PermissionError):
+            continue  # it has ended
+    return reached
+
+
+def _lower_priority() -> None:
+    """Runs inherit it. Idle scheduling where the system has it, otherwise the lowest nice level."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _lower_session(pid: int) -> None:
+    """Where Linux shares the processors between sessions first, a run's priority counts within its own session only."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 def _signal(job: Job, number: signal.Signals) -> None:

@@ -1,5 +1,6 @@
 """The finished runs of cells, as they are kept: small enough to commit, with the command as anyone would type it."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,26 @@ def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[Run], list[str]]:
             problems.append(f"the result of {runs / cell.name} lacks {', '.join(missing)}")
         elif run is not None:
             done.append(_of_cell(run, cell))
-    return sorted(done, key=lambda run: run.cell), problems
+    return sorted(done, key=cell_key), problems
+
+
+def cell_key(run: Run) -> tuple[str, str, int, float]:
+    """What tells runs apart: recipe, attention, seed and, in the search of rates, the rate (0 elsewhere)."""
+    return *run.cell, run.extra.get("rate") or 0.0
+
+
+def merged(*parts: Iterable[Run]) -> list[Run]:
+    """The runs of all parts, sorted; one that is in several counts once, as it is in the first."""
+    found: dict[tuple[str, str, int, float], Run] = {}
+    for run in (run for part in parts for run in part):
+        found.setdefault(cell_key(run), run)
+    return [found[key] for key in sorted(found)]
+
+
+def append_line(run: Run, path: Path) -> None:
+    """Add the run in one write, so that a reader sees all of it or nothing."""
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(run.line(), ensure_ascii=False) + "\n").encode())
 
 
 def finished(cell: Cell, runs: Path) -> Path | None:
@@ -53,4 +73,12 @@ def _of_cell(run: Run, cell: Cell) -> Run:
     threads = None if run.experiment is None else run.experiment.train.threads
     command = " ".join(["cosformer", *cell.words(runs / cell.name, start, threads)])
     status = "diverged" if run.diverged else run.status
+    extra = run.extra | ({} if cell.rate is None else {"rate": cell.rate})
+    if run.experiment is not None:
+        extra["lr"] = run.experiment.train.lr
+    if (
+        run.train_loss
+    ):  # each point is the mean of as many updates, so the mean of the points is the area under the curve
+        extra["mean_train_loss"] = sum(value for _, value in run.train_loss) / len(run.train_loss)
+    run = replace(run, extra=extra)
     return replace(run, recipe=cell.recipe, attention=cell.attention, seed=cell.seed, status=status, command=command)

@@ -1,54 +1,97 @@
-"""The rule by which a claim is judged, fixed before the runs: two standard errors over seeds (docs/results/protocol.md)."""
+"""The rule by which a claim is judged, fixed before the runs: paired differences over seeds (docs/results/protocol.md)."""
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cosformer.lab.records import Sample
+from cosformer.lab.paper.student import t_cdf, t_quantile
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds here", "does not hold here", "undecided", "not run"
-FEWEST_SEEDS = 3
-ERRORS = 2.0  # standard errors by which two means must differ
+NOT_TESTABLE = "not testable at this size"
+ALPHA = 0.05  # of both sides together, and over all primary claims
+POWER = 0.8  # with which the smallest effect of the power statement would have been shown
+SEEDS = {True: 5, False: 3}  # at least, of a primary comparison and of any other
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is one of the four words above; ``reason`` says it in numbers."""
+    """``outcome`` is one of the words above; ``reason`` says it in numbers."""
 
     outcome: str
     reason: str
 
 
-def better(first: Sample, second: Sample, *, higher_is_better: bool, unit: str) -> Verdict:
-    """Whether ``first`` is better than ``second``: by more than two standard errors of the difference."""
-    found = _undecidable(first, second)
-    if found:
-        return found
-    gain, bound = _gain(first, second, higher_is_better)
-    text = _numbers(first, second, gain, bound, unit)
-    if gain > bound:
-        return Verdict(HOLDS, text)
-    if gain < -bound:
-        return Verdict(FAILS, text)
-    return Verdict(UNDECIDED, f"{text}: the spread over seeds is as large as the difference")
+@dataclass(frozen=True)
+class Effect:
+    """By how much the first is better than the second, seed by seed, and what the mean is compared with: 0 ("better"), or
+    minus the margin ("on par")."""
+
+    differences: tuple[float, ...]
+    null: float = 0.0
+
+    @property
+    def seeds(self) -> int:
+        return len(self.differences)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.differences)
+
+    @property
+    def error(self) -> float:
+        return statistics.stdev(self.differences) / math.sqrt(self.seeds)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % t interval of the mean."""
+        reach = t_quantile(1 - ALPHA / 2, self.seeds - 1) * self.error
+        return self.mean - reach, self.mean + reach
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of the mean being ``null``. At most ALPHA exactly where ``null`` lies outside the interval."""
+        distance = self.mean - self.null
+        if self.error == 0:
+            return 0.0 if distance else 1.0
+        return 2 * (1 - t_cdf(abs(distance) / self.error, self.seeds - 1))
+
+    @property
+    def smallest(self) -> float:
+        """The power statement: the true distance from ``null`` that four of five such sets of runs would have shown."""
+        freedom = self.seeds - 1
+        return (t_quantile(1 - ALPHA / 2, freedom) + t_quantile(POWER, freedom)) * self.error
 
 
-def on_par(first: Sample, second: Sample, *, higher_is_better: bool, unit: str, resolution: float) -> Verdict:
-    """Whether ``first`` is at least as good as ``second``: not worse by more than two standard errors of the difference.
+def paired(
+    first: Mapping[int, float], second: Mapping[int, float], *, higher_is_better: bool, margin: float | None
+) -> Effect:
+    """The effect over the seeds that both have; ``margin``: of "on par", None for "better"."""
+    sign = 1 if higher_is_better else -1
+    both = sorted(first.keys() & second.keys())
+    return Effect(tuple(sign * (first[seed] - second[seed]) for seed in both), 0.0 if margin is None else -margin)
 
-    resolution: where two standard errors exceed it the test could not have seen a difference that matters, and a difference
-    below them decides nothing.
-    """
-    found = _undecidable(first, second)
-    if found:
-        return found
-    gain, bound = _gain(first, second, higher_is_better)
-    text = _numbers(first, second, gain, bound, unit)
-    if gain < -bound:
-        return Verdict(FAILS, text)
-    if gain > bound or bound <= resolution:
-        return Verdict(HOLDS, text)
-    return Verdict(UNDECIDED, f"{text}: the spread over seeds would hide a difference of {resolution:g} {unit}")
+
+def holm(values: Mapping[str, float], family: int) -> dict[str, float]:
+    """p values adjusted by Holm's rule in a family of that many, those without runs counted as 1."""
+    if len(values) > family:
+        raise ValueError(f"{len(values)} p values in a family of {family}")
+    adjusted, floor = {}, 0.0
+    for rank, (key, p) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+        floor = max(floor, min(1.0, (family - rank) * p))
+        adjusted[key] = floor
+    return adjusted
+
+
+def decide(effect: Effect, p: float, *, names: tuple[str, str], unit: str) -> Verdict:
+    """The verdict on one comparison; ``p`` is the effect's own, or the adjusted one of a primary claim."""
+    low, high = effect.interval
+    text = f"{names[0]} against {names[1]}: {effect.mean:+.3g} {unit}, 95 % interval {low:+.2g} to {high:+.2g}, p = {p:.2g}"
+    if effect.null:
+        text += f", margin {-effect.null:g}"
+    if p > ALPHA:
+        return Verdict(UNDECIDED, f"{text}; they would have shown {effect.smallest:.2g}")
+    return Verdict(HOLDS if effect.mean > effect.null else FAILS, text)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
@@ -60,27 +103,3 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if FAILS in outcomes:
         return Verdict(FAILS, reason)
     return Verdict(HOLDS if set(outcomes) == {HOLDS} else UNDECIDED, reason)
-
-
-def _undecidable(first: Sample, second: Sample) -> Verdict | None:
-    """Why two samples cannot be compared, if they cannot."""
-    for sample in (first, second):
-        if not sample.values:
-            return Verdict(NOT_RUN, f"no run with {sample.name}")
-    few = [f"{s.name} has {len(s.values)}" for s in (first, second) if len(s.values) < FEWEST_SEEDS]
-    if few:
-        return Verdict(UNDECIDED, f"{' and '.join(few)} of at least {FEWEST_SEEDS} seeds")
-    if not any(2 * sample.learned > len(sample.values) for sample in (first, second)):
-        return Verdict(UNDECIDED, f"neither {first.name} nor {second.name} learned: both stay at the baseline")
-    return None
-
-
-def _gain(first: Sample, second: Sample, higher_is_better: bool) -> tuple[float, float]:
-    """By how much ``first`` is better, and two standard errors of that difference."""
-    sign = 1 if higher_is_better else -1
-    return sign * (first.mean - second.mean), ERRORS * math.hypot(first.error, second.error)
-
-
-def _numbers(first: Sample, second: Sample, gain: float, bound: float, unit: str) -> str:
-    word = "better" if gain >= 0 else "worse"
-    return f"{first.name} is {abs(gain):.3g} {unit} {word} than {second.name}; two standard errors are {bound:.2g}"

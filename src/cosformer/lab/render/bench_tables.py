@@ -11,7 +11,7 @@ NO_SUCH_FORM = "-"  # in a note: the attention has no such mode
 OUT_OF_MEMORY = "out of memory"  # so begins the note of a step that does not fit
 CROSS = "×"
 ZOO_MODES = ("plain", "padded", "causal", "causal padded")
-SPREAD = "median and quartiles"
+SPREAD = "median of pairs and quartiles"
 
 
 def tables(results: Results) -> list[Table]:
@@ -236,7 +236,7 @@ def _generate(results: Results) -> list[Table]:
         "context",
         "ms, cosFormer",
         "ms, softmax",
-        "times faster",
+        "times faster, median of pairs",
         "MB, cosFormer",
         "MB, softmax",
         "times smaller",
@@ -264,6 +264,16 @@ def _native(results: Results) -> list[Table]:
     return [Table(title, ["", *kinds], rows), _rest(results, shown)]
 
 
+def _jax(results: Results) -> list[Table]:
+    baselines = list(dict.fromkeys(m.baseline for m in results.measurements))
+    rows = []
+    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in results.measurements):
+        of = {m.baseline: m for m in results.find(mode=mode, kind=kind, length=n)}
+        rows.append([f"{mode}, {kind}, N={n:,}", *(cell(of.get(baseline)) for baseline in baselines)])
+    title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
+    return [Table(title, ["", *baselines], rows)]
+
+
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "attention": _operator,
     "zoo": _zoo,
@@ -272,4 +282,5 @@ _TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "generate": _generate,
     "peers": _peers,
     "native": _native,
+    "jax": _jax,
 }

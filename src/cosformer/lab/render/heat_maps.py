@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+MAPS_FILE = "maps.npz"  # in a run's folder: what a report shows
 FINEST = 256  # pixels of a panel at the most; larger matrices are averaged in blocks
-LABELLED = 64  # tokens at the most that stand beside a single panel
+_SMALLEST = 6.0  # pixels that a token needs beside a panel
 _WIDTH, _GAP, _HEAD, _FOOT = 420, 10, 18, 22
 _LETTER = 6.5  # width of a letter of a token, at most
 
@@ -44,7 +45,7 @@ def heat_maps(
     columns: int = 4,
     ends: tuple[str, str] | None = None,
 ) -> Figure:
-    """An SVG with one panel after the other. A single panel shows its ``tokens`` on both sides. ``ends``: what no colour
+    """An SVG with one panel after the other. Panels show their ``tokens`` on both sides where there is room. ``ends``: what no colour
     and full colour mean, for a scale below the panels."""
     if not panels:
         raise ValueError(f"nothing to draw in {title!r}: no matrix")
@@ -70,6 +71,24 @@ def as_png(
         out, look = BytesIO(), {"facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
         drawn.savefig(out, format="png", dpi=dpi, metadata={"Software": None}, **look)
         return out.getvalue()
+
+
+def layer_figure(weights: np.ndarray, tokens: Sequence[str], layer: int, heads: Sequence[int], columns: int) -> Figure:
+    """The heads of one layer, ``weights`` [H,N,N]; layers and heads count from 0 here and from 1 in the picture."""
+    title = f"Layer {layer + 1}"
+    panels = [Panel(f"layer {layer + 1}, head {head + 1}", weights[i]) for i, head in enumerate(heads)]
+    caption = (
+        f"{title}: queries down, keys across; blue is positive, orange negative, and each panel has its own scale."
+    )
+    look = {"tokens": tokens, "columns": columns, "ends": ("0", "largest of the panel")}
+    return heat_maps(panels, name=f"layer-{layer + 1}", title=title, caption=caption, **look)
+
+
+def layer_maps(path: Path) -> list[Figure]:
+    """What `cosformer visualize RUN -o RUN/maps.npz` kept: a figure a layer."""
+    with np.load(path) as kept:
+        weights, tokens = kept["weights"], [str(token) for token in kept["tokens"]]
+    return [layer_figure(of_layer, tokens, i, range(len(of_layer)), 2) for i, of_layer in enumerate(weights)]
 
 
 def write_maps(out: Path, title: str, tokens: Sequence[str], figures: Mapping[str, Figure]) -> None:
@@ -108,14 +127,17 @@ def _grid(
 ) -> "Iterator[Canvas]":
     """The panels on a canvas, with ``head`` pixels free above and ``foot`` below them."""
     columns = min(columns, len(panels))
-    labelled = len(panels) == 1 and 0 < len(tokens) <= LABELLED
-    margin = 8 + _LETTER * max(map(len, tokens)) if labelled else 0.0
-    side = (width - _GAP * (columns - 1) - margin) / columns
+    margin = 12 + _LETTER * max(map(len, tokens), default=0)
+    side = (width - _GAP * (columns - 1)) / columns - margin
+    labelled = len(tokens) > 0 and side / len(tokens) >= _SMALLEST
+    if not labelled:
+        side, margin = side + margin, 0.0
     rows = math.ceil(len(panels) / columns)
-    height = math.ceil(head + rows * (side + _HEAD) + (rows - 1) * _GAP + margin + foot + 1)
+    height = math.ceil(head + rows * (side + _HEAD + margin) + (rows - 1) * _GAP + foot + 1)
     with canvas(width, height) as drawn:
         for i, panel in enumerate(panels):
-            left, top = (i % columns) * (side + _GAP) + margin, head + _HEAD + (i // columns) * (side + _HEAD + _GAP)
+            row, column = divmod(i, columns)
+            left, top = column * (side + margin + _GAP) + margin, head + _HEAD + row * (side + margin + _HEAD + _GAP)
             axes = _picture(drawn, colours(panel.matrix, panel.full), left, top, side, side)
             size = 10 if columns > 3 else 12.5
             drawn.text(left / width, 1 - (top - 5) / height, panel.title, fontsize=size, weight="bold", va="baseline")

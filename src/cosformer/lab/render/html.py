@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cosformer.lab.render.figure import Figure
 
-CSS = Path(__file__).with_name("page.css")
+CSS, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 _PROSE = 28  # letters from which the name of a row is a sentence and needs room
 
 
@@ -15,6 +15,17 @@ class Html(str):
     """Markup that is ready: everything else is text and gets escaped."""
 
     __slots__ = ()
+
+
+class Cell(str):
+    """The text of a cell, and the number that it is sorted by (None: by the text)."""
+
+    value: float | None
+
+    def __new__(cls, content: str, value: float | None = None) -> "Cell":
+        made = super().__new__(cls, content)
+        made.value = value
+        return made
 
 
 def text(content: object) -> Html:
@@ -35,20 +46,30 @@ def paragraph(*content: object, class_: str = "") -> Html:
     return tag("p", *content, class_=class_) if class_ else tag("p", *content)
 
 
-def table(header: Sequence[object], rows: Sequence[Sequence[object]], caption: object = "") -> Html:
+def table(header: Sequence[object], rows: Sequence[Sequence[object]], caption: object = "", label: str = "") -> Html:
     """The first column names its row. A wide table scrolls in a box of its own; its caption does not scroll along."""
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
     body = [_row(row) for row in rows]
     whole = tag("table", tag("thead", head), tag("tbody", *body))
-    label = str(caption or header[0]) or "table"
+    label = label or str(caption or header[0]) or "table"
     box = tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
     return Html(paragraph(caption, class_="caption") + box) if caption else box
 
 
+def sortable(header: Sequence[object], rows: Sequence[Sequence[object]]) -> Html:
+    """A :func:`table` whose headings sort it. Without a script it stays as it is."""
+    plain = table([tag("button", cell, type="button") for cell in header], rows, label=str(header[0]))
+    return Html(plain.replace("<table>", '<table class="sortable">', 1))
+
+
 def _row(row: Sequence[object]) -> Html:
     long = {"class_": "prose"} if len(str(row[0])) > _PROSE else {}
-    cells = tag("th", row[0], scope="row", **long), *(tag("td", cell) for cell in row[1:])
+    cells = tag("th", row[0], scope="row", **long), *(tag("td", cell, **_value(cell)) for cell in row[1:])
     return tag("tr", *cells, class_="ours") if str(row[0]).lower() == "cosformer" else tag("tr", *cells)
+
+
+def _value(cell: object) -> dict[str, str]:
+    return {"data_value": f"{cell.value:.10g}"} if isinstance(cell, Cell) and cell.value is not None else {}
 
 
 def figure(picture: Figure) -> Html:
@@ -81,7 +102,9 @@ def page(title: str, body: Sequence[Html]) -> str:
             tag("style", Html(CSS.read_text(encoding="utf-8"))),
         ]
     )
-    content = f"<head>\n{head}\n</head>\n<body>\n<main>\n{join(body)}\n</main>\n</body>"
+    inside = join(body)
+    script = tag("script", Html(SCRIPT.read_text(encoding="utf-8"))) if 'class="sortable"' in inside else ""
+    content = f"<head>\n{head}\n</head>\n<body>\n<main>\n{inside}\n</main>\n{script}</body>"
     return f'<!doctype html>\n<html lang="en">\n{content}\n</html>\n'
 
 

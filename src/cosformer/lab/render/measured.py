@@ -1,36 +1,25 @@
 """The sections about what was measured: exactness, time and memory, where attention lies, claims, and the machine."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import Results, with_error
 from cosformer.lab.render import speed as speed_figures
-from cosformer.lab.render.bench_tables import number, tables
+from cosformer.lab.render.bench_tables import tables
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.frequency import frequency_figures
+from cosformer.lab.render.heat_maps import MAPS_FILE, layer_maps
 from cosformer.lab.render.html import Html, code, details, gallery, join, paragraph, table, tag, text
 from cosformer.lab.render.material import Material
+from cosformer.lab.render.summary import HOLDS
 from cosformer.lab.render.trade_off import our_trade_off, paper_trade_off
 
 _UNITS = {"memory_gb": "memory (GB)"}
-_HOLDS = "holds here"
-_VERDICTS = {_HOLDS: ("good", "●"), "does not hold here": ("bad", "▲"), "undecided": ("open", "◐")}  # others: open, ○
-
-
-def summary(material: Material) -> Html:
-    """The few numbers to remember, each only if its file is there."""
-    made = []
-    for tiles in (_speed_tiles, _exactness_tiles, _claim_tiles, _run_tiles):
-        found = material.guarded("a number of the summary", lambda tiles=tiles: list(tiles(material)))
-        made += [tag("div", tag("b", number), tag("span", words), class_="tile") for number, words in found]
-    return tag("div", *made, class_="tiles") if made else paragraph("Nothing was measured or trained yet: not run.")
+_VERDICTS = {HOLDS: ("good", "●"), "does not hold here": ("bad", "▲"), "undecided": ("open", "◐")}  # others: open, ○
 
 
 def exactness(material: Material) -> Html:
-    if not material.checks:
-        return _not_run("cosformer check --json > RESULTS/check.json", "measures it")
     parts: list[Html] = []
     for name, check in material.checks.items():
         parts += material.guarded(name, lambda check=check: [*_exactness(check)])
@@ -39,7 +28,7 @@ def exactness(material: Material) -> Html:
 
 def speed(material: Material) -> Html:
     if not material.benches:
-        return _not_run("cosformer bench attention --json RESULTS/attention.json", "measures it")
+        return Html("")
     parts: list[Html] = []
     known = list(_TITLES)
     for name in sorted(material.benches, key=lambda name: known.index(name) if name in known else len(known)):
@@ -52,12 +41,16 @@ def attention_maps(material: Material) -> Html:
     parts: list[Html] = []
     for name, document in material.frequencies.items():
         parts += material.guarded(name, lambda document=document: [gallery(frequency_figures(document))])
-    return join(parts) if parts else _not_run("cosformer reproduce figure3", "draws them")
+    for run in material.runs:
+        if run.path and (run.path / MAPS_FILE).is_file():
+            shown = material.guarded(str(run.path / MAPS_FILE), lambda path=run.path: layer_maps(path / MAPS_FILE))
+            parts += [tag("h3", f"{run.name}, on one text"), gallery(shown)] if shown else []
+    return join(parts)
 
 
 def claims(material: Material) -> Html:
     if material.ledger is None:
-        return _not_run("cosformer reproduce ledger", "tests the paper's claims")
+        return Html("")
     lead = paragraph(
         "Each claim of the paper, the small experiment that tests it, and the verdict by a rule fixed before the runs."
     )
@@ -74,42 +67,7 @@ def environment(material: Material) -> Html:
     commands = material.commands()
     if commands:
         parts += [tag("h3", "Commands"), tag("ul", *(tag("li", code(command)) for command in commands))]
-    if material.runs:
-        rows = [[x.recipe, x.attention, x.seed, x.status, _minutes(x.seconds), code(x.command)] for x in material.runs]
-        runs = table(["run", "attention", "seed", "status", "time", "command"], rows)
-        parts.append(details(f"All {len(rows)} runs and their commands", runs))
-    return join(parts) if parts else paragraph("Nothing was run.", class_="soft")
-
-
-def _speed_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    operator = material.benches.get("attention.json")
-    for mode in ("causal", "non-causal"):
-        found = operator.find(kind="forward", mode=mode, baseline="sdpa", unit="times faster") if operator else []
-        if found:
-            longest = max(found, key=lambda m: m.length or 0)
-            yield f"{number(longest.value or 0)}×", f"faster than softmax, {mode}, {longest.length:,} tokens"
-
-
-def _exactness_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    for check in material.checks.values():
-        worst = max((f["output"] for f in check["exactness"] if f["dtype"] == "float64"), default=math.nan)
-        yield _scientific(worst), "largest relative error of any form in float64"
-
-
-def _claim_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    found = [claim["outcome"] for claim in material.ledger["claims"] if "outcome" in claim] if material.ledger else []
-    others = ", ".join(f"{found.count(x)} {x}" for x in dict.fromkeys(found) if x != _HOLDS)
-    if found:
-        yield (
-            f"{found.count(_HOLDS)} of {len(found)}",
-            f"claims of the paper hold here{f' ({others})' if others else ''}",
-        )
-
-
-def _run_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    if material.runs:
-        done = sum(x.status == "done" for x in material.runs)
-        yield str(done), f"finished runs of {len({x.recipe for x in material.runs})} recipes"
+    return join(parts)
 
 
 def _exactness(check: dict[str, Any]) -> Iterator[Html]:
@@ -194,18 +152,3 @@ def _claim(claim: dict[str, Any]) -> Html:
         details("Numbers and command", numbers, command) if rows else command,
     ]
     return tag("div", *map(text, parts), class_="claim")
-
-
-def _scientific(value: float) -> str:
-    """2e-15 as 2×10⁻¹⁵."""
-    mantissa, _, exponent = f"{value:.0e}".partition("e")
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) if exponent else ""
-    return f"{mantissa}×10{raised}" if raised else mantissa
-
-
-def _not_run(command: str, words: str) -> Html:
-    return paragraph("Not run: ", code(command), f" {words}.", class_="soft")
-
-
-def _minutes(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds / 60:.1f} min"

@@ -2,16 +2,18 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import is_sensible, reads_words
 from cosformer.lab.records import NOT_RUN, Run, Sample, sample, with_error
 from cosformer.lab.render.table import Table
 
 UNLEARNED = "* No better than a model that ignores its input."
 _DIGITS = {"accuracy": 2, "loss": 3, "word_perplexity": 1, "bits_per_byte": 3}  # as the paper prints them
-_UNITS = {
+UNITS = {
     "accuracy": "accuracy in percent",
     "loss": "loss in nats",
     "word_perplexity": "perplexity of a word",
@@ -59,15 +61,20 @@ class Entry:
     def __str__(self) -> str:
         """``31.65 ± 0.16 / 36.37``; with a star where most seeds did not learn."""
         theirs = "-" if self.paper is None else f"{self.paper:.{self.digits}f}"
+        return f"{self.alone} / {theirs}"
+
+    @property
+    def alone(self) -> str:
+        """Ours, without the paper's."""
         lost = f"{self.diverged} diverged" if self.diverged else ""
         if not self.ours.values:
-            return f"{lost or NOT_RUN} / {theirs}"
+            return lost or NOT_RUN
         star = "*" if self.unlearned else ""
         if len(self.ours.values) > 1:
             ours = with_error(self.ours.mean, self.ours.error)
         else:
             ours = f"{with_error(self.ours.mean, None, 0 if self.ours.mean >= 1000 else self.digits)} (one seed)"
-        return f"{ours}{star}{f' ({lost})' if lost else ''} / {theirs}"
+        return f"{ours}{star}{f' ({lost})' if lost else ''}"
 
 
 def entries(
@@ -76,19 +83,36 @@ def entries(
     """Every cell of the table, row by row."""
     found = []
     for name in attentions:
-        for column in columns:
+        for column in map(partial(_readable, runs), columns):
             gone = {x.seed for x in runs if x.attention == name and x.recipe in column.recipes and x.diverged}
             ours, given = scores(runs, column, name), theirs.get(name, {}).get(column.name)
             found.append(Entry(name, column.name, ours, given, len(gone), _DIGITS[column.metric]))
     return found
 
 
+def _readable(runs: Sequence[Run], column: Column) -> Column:
+    """Bits per byte instead of a perplexity of words that says nothing, under a name that the paper's table does not have."""
+    found = [x.scores.get(column.split or x.evaluation, {}) for x in runs if x.recipe in column.recipes]
+    unlike = [x for x in found if "bits_per_byte" in x and not reads_words(x)]
+    if column.metric != "word_perplexity" or all(
+        is_sensible(x["word_perplexity"]) for x in unlike if column.metric in x
+    ):
+        return column
+    return replace(column, name=f"{column.name}, bits per byte", metric="bits_per_byte")
+
+
 def paper_table(title: str, cells: Sequence[Entry], names: dict[str, str] | None = None) -> Table:
     """``names``: how a row is called, where that is not the attention's name."""
     rows: dict[str, list[str]] = {}
+    compared = any(entry.paper is not None for entry in cells)
     for entry in cells:
-        rows.setdefault(entry.attention, [(names or {}).get(entry.attention, entry.attention)]).append(str(entry))
-    return Table(title, ["ours / paper", *dict.fromkeys(entry.column for entry in cells)], list(rows.values()))
+        row = rows.setdefault(entry.attention, [(names or {}).get(entry.attention, entry.attention)])
+        row.append(str(entry) if compared else entry.alone)
+    return Table(
+        title,
+        ["ours / paper" if compared else "ours", *dict.fromkeys(entry.column for entry in cells)],
+        list(rows.values()),
+    )
 
 
 def sources(columns: Sequence[Column], runs: Sequence[Run]) -> Iterator[str]:
@@ -104,7 +128,7 @@ def sources(columns: Sequence[Column], runs: Sequence[Run]) -> Iterator[str]:
         else:
             (recipe,) = column.recipes
             split = f" on the {column.split} split" if column.split else ""
-            words = f"{recipe}, {_UNITS[column.metric]}{split}. {'' if recipe in said else notes[recipe]}"
+            words = f"{recipe}, {UNITS[column.metric]}{split}. {'' if recipe in said else notes[recipe]}"
         said.update(column.recipes)
         yield f"{column.name}: {words}".strip()
 

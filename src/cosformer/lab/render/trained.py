@@ -2,31 +2,41 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import is_sensible, reads_words, setups
 from cosformer.lab.records import Run
-from cosformer.lab.render.html import Html, gallery, join, paragraph, tag
+from cosformer.lab.render.html import Html, details, gallery, join, paragraph, tag
 from cosformer.lab.render.loss_curves import PAPER, loss_curves
 from cosformer.lab.render.material import Material
-from cosformer.lab.render.paper_tables import UNLEARNED, Column, average, entries, paper_table, sources, tasks
+from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
 
+_AT_ONCE = 6  # setups whose curves are not folded away
 _SETS = ("qqp", "sst2", "mnli", "imdb", "amazon")
 _LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def language_modelling(material: Material) -> Html:
-    lead = (
-        "Perplexity of a word of held-out text, also where a model reads bytes and a word is several: lower is better."
-        " The paper's: WikiText-103, full size."
-    )
-    runs = [x for x in material.runs if x.task == "lm"]
+    """A model of words beside the paper's; one of bytes on its own, as nothing in the paper is in bits per byte."""
+    runs = _sound(material, "lm")
     parts = []
-    for recipe in _recipes(runs) or [""]:
-        recipes = (recipe,) if recipe else ()
-        columns = [Column(split, recipes, "word_perplexity", split) for split in ("valid", "test")]
-        columns.append(Column("test, bits per byte", recipes, "bits_per_byte", "test"))
-        parts.append(_table(runs, recipe, columns, paper.TABLE2))
-    return join([paragraph(lead), *parts])
+    for recipe in _recipes(runs):
+        of_recipe = [x for x in runs if x.recipe == recipe]
+        scores = [x.scores.get(split, {}) for x in of_recipe for split in ("valid", "test")]
+        if any("bits_per_byte" in found and not reads_words(found) for found in scores):
+            measures = ["bits_per_byte"]
+            if all(is_sensible(found["word_perplexity"]) for found in scores if "word_perplexity" in found):
+                measures.append("word_perplexity")
+            columns = [
+                Column(f"{split}, {UNITS[x]}", (recipe,), x, split) for x in measures for split in ("valid", "test")
+            ]
+            parts.append(_table(of_recipe, recipe, columns, {}))
+        else:
+            columns = [Column(split, (recipe,), "word_perplexity", split) for split in ("valid", "test")]
+            parts.append(_table(of_recipe, recipe, columns, paper.TABLE2))
+    theirs = " The paper's: perplexity of a word of WikiText-103, full size." if " / " in "".join(parts) else ""
+    return join([paragraph(f"Held-out text: lower is better.{theirs}"), *parts]) if parts else Html("")
 
 
 def masked_language_modelling(material: Material) -> Html:
@@ -34,48 +44,61 @@ def masked_language_modelling(material: Material) -> Html:
         "Loss on masked tokens in nats: lower is better. The paper's: validation loss of RoBERTa-base on WikiText-103, whose"
         " base it does not state."
     )
-    runs = [x for x in material.runs if x.task == "mlm"]
+    runs = _sound(material, "mlm")
     theirs = {name: {"valid": row["loss"]} for name, row in paper.TABLE1.items()}
     parts = []
-    for recipe in _recipes(runs) or [""]:
-        columns = [Column(split, (recipe,) if recipe else (), "loss", split) for split in ("valid", "test")]
+    for recipe in _recipes(runs):
+        columns = [Column(split, (recipe,), "loss", split) for split in ("valid", "test")]
         parts.append(_table(runs, recipe, columns, theirs))
-    return join([paragraph(lead), *parts])
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def fine_tuning(material: Material) -> Html:
     lead = "Accuracy in percent after fine-tuning: higher is better. The paper's: full size."
-    return join([paragraph(lead), *_accuracies(material.runs, "finetune", _SETS, paper.TABLE3)])
+    parts = _accuracies(_sound(material), "finetune", _SETS, paper.TABLE3)
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def long_range_arena(material: Material) -> Html:
     lead = "Accuracy in percent on tasks with long inputs: higher is better. The paper's: full size."
-    return join([paragraph(lead), *_accuracies(material.runs, "lra", _LRA, paper.TABLE4)])
+    parts = _accuracies(_sound(material), "lra", _LRA, paper.TABLE4)
+    return join([paragraph(lead), *parts]) if parts else Html("")
 
 
 def curves(material: Material) -> Html:
-    """The loss on the way, of each recipe."""
+    """The loss on the way, of each setup: runs that differ in attention and seed alone."""
     parts = []
-    for recipe in _recipes(material.runs):
-        of_recipe = [x for x in material.runs if x.recipe == recipe]
-        names = dict.fromkeys(x.attention for x in of_recipe)
+    for setup in setups(material.runs):
+        names = dict.fromkeys(x.attention for x in setup.runs)
         order = [*(x for x in PAPER if x in names), *(x for x in names if x not in PAPER)]
-        found = material.guarded(recipe, lambda runs=of_recipe, order=order: loss_curves(runs, order))
+        found = material.guarded(setup.label, lambda setup=setup, order=order: loss_curves(setup.runs, order))
         if found:
-            parts += [tag("h3", recipe), gallery(found)]
-    return join(parts) if parts else paragraph("No run logged a loss: not run.", class_="soft")
+            parts.append((setup.label, found))
+    at_once = [join([tag("h3", label), gallery(found)]) for label, found in parts[:_AT_ONCE]]
+    folded = [details(label, gallery(found)) for label, found in parts[_AT_ONCE:]]
+    return join([*at_once, *folded])
+
+
+def _sound(material: Material, task: str | None = None) -> list[Run]:
+    """The runs with a result, those of one recipe that differ in more than attention and seed under names of their own."""
+    return [
+        replace(run, recipe=setup.label)
+        for setup in setups([run for run in material.runs if run.finished or run.diverged])
+        for run in setup.runs
+        if task in (None, run.task)
+    ]
 
 
 def _accuracies(runs: Sequence[Run], prefix: str, names: Sequence[str], theirs: paper.Table) -> list[Html]:
     """One table for each size of the recipes: attentions down, data sets across, and the average."""
-    pattern = re.compile(rf"{prefix}-(?:{'|'.join(names)})(-.*)?")
-    sizes = dict.fromkeys(match[1] or "" for x in runs if (match := pattern.fullmatch(x.recipe))) or {"": None}
+    pattern = re.compile(rf"{prefix}-(?:{'|'.join(names)})((?:-|, ).*)?")
+    sizes = dict.fromkeys(match[1] or "" for x in runs if (match := pattern.fullmatch(x.recipe)))
     parts = []
     for size in sizes:
         recipes = [f"{prefix}-{name}{size}" for name in names]
         of_size = [x for x in runs if x.recipe in recipes]
         columns = [*tasks(recipes), average("average", recipes, of_size)]
-        parts.append(_table(of_size, f"{prefix}-…{size}" if of_size else "", columns, theirs))
+        parts.append(_table(of_size, f"{prefix}-…{size}", columns, theirs))
     return parts
 
 
@@ -86,11 +109,9 @@ def _table(runs: Sequence[Run], recipe: str, columns: Sequence[Column], theirs: 
     order = list(dict.fromkeys([*theirs, *ours]))
     names = [*(name for name in order if name in ours), *(name for name in order if name not in ours)]
     cells = entries(columns, runs, names, theirs)
-    title = f"Ours: recipe {recipe}, mean ± standard error over seeds." if recipe else "Ours: not run."
-    notes = (
-        [*sources(columns, runs), *([UNLEARNED] if any(entry.unlearned for entry in cells) else [])] if recipe else []
-    )
-    listed = tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else Html("")
+    title = f"Ours: recipe {recipe}, mean ± standard error over seeds."
+    notes = [*sources(columns, runs), *([UNLEARNED] if any(entry.unlearned for entry in cells) else [])]
+    listed = tag("ul", *(tag("li", note) for note in notes), class_="notes")
     return join([paper_table(title, cells, paper.NAMES).html, listed])
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, check, find, loaded
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
 from cosformer.ops.spec import AttentionSpec
 
 __all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
@@ -31,14 +31,16 @@ def describe() -> str:
     return reason if library is None else library.describe()
 
 
+@torch.compiler.assume_constant_result
+def _missing() -> str:
+    """Why there is no library; an empty string: there is. A compiler need not trace how it is found."""
+    return find()[1]
+
+
 def why_not(*tensors: Tensor) -> str:
     """Why these q, k, v cannot be taken here (an empty string: they can)."""
-    library, reason = find()
-    return reason if library is None else why_not_these(*tensors)
-
-
-def why_not_these(*tensors: Tensor) -> str:
-    """Why no machine's native kernels take these q, k, v; plain enough for a compiler to trace."""
+    if reason := _missing():
+        return reason
     for x in tensors:
         if x.device.type != "cpu":
             return f"the native kernels run on the CPU, not on {x.device}"
@@ -76,7 +78,7 @@ def forward(
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
     call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
-    check(library.forward(call))
+    _check(library.forward(call))
     return out, den, kv_next, z_next
 
 
@@ -120,7 +122,7 @@ def backward(
     ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
+    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
@@ -138,7 +140,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Attention
     q, k, v = _rows(q), _rows(k), _rows(v)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
-    check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
+    _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
     return out
 
 
@@ -174,8 +176,14 @@ def step(
         kv_next = memory.empty(shape, torch.float32) if large else torch.empty(shape, **_SUMS)
         z_next = torch.empty((b, hk, features), **_SUMS) if z is None else torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
-    check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
+    _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
+
+
+def _check(status: int) -> None:
+    """Raise for what an entry of the library returned, unless it is 0."""
+    if status:
+        raise MemoryError("the native kernels could not allocate their scratch memory")
 
 
 def _rows(x: Tensor) -> Tensor:

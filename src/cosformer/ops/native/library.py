@@ -99,14 +99,9 @@ def find() -> tuple[Library | None, str]:
         return None, f"the native kernels could not be loaded: {error}"
 
 
+@functools.cache
 def loaded() -> Library:
     library, reason = find()
     if library is None:
         raise RuntimeError(reason)
     return library
-
-
-def check(status: int) -> None:
-    """Raise for what an entry returned, unless it is 0."""
-    if status:
-        raise MemoryError("the native kernels could not allocate their scratch memory")

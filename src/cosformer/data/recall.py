@@ -1,0 +1,63 @@
+"""Recall (multi-query associative recall): pairs of a key and its value, then the keys again, each to be answered."""
+
+import numpy as np
+
+from cosformer.data.cache import prepare
+from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.vocabulary import Words
+
+FILLER = "."
+
+
+def recall(
+    *,
+    length: int = 128,
+    pairs: int = 8,
+    keys: int = 64,
+    values: int = 64,
+    train: int = 100_000,
+    valid: int = 1_000,
+    test: int = 3_000,
+    seed: int = 0,
+) -> Dataset:
+    """Rows of ``length`` tokens: ``pairs`` times a key and its value (each drawn without repetition), then fillers, among which
+    every key comes once more, at a place drawn at random; the token behind it is its value.
+
+    What is asked for are those second values: :class:`cosformer.tasks.recall.Recall` scores them and nothing else. A model
+    that carries the row in a state of fixed size must hold all pairs at once (Arora et al. 2023, "Zoology", there with
+    places drawn from a power law).
+    """
+    room = (length - 2 * pairs) // 2
+    if pairs < 1 or pairs > min(keys, values) or room < pairs:
+        raise ValueError(
+            f"pairs={pairs} with length={length}, keys={keys}, values={values}; at least 1, at most {min(keys, values)} (one of"
+            f" each) and at most a quarter of the length"
+        )
+    sizes = {"train": train, "valid": valid, "test": test}
+    vocabulary = Words([FILLER, *(f"k{i}" for i in range(keys)), *(f"v{i}" for i in range(values))])
+
+    def build(writer: Writer) -> Description:
+        for number, (name, size) in enumerate(sizes.items()):
+            rng = np.random.default_rng([seed, number])
+            rows = draw(rng, size, length=length, pairs=pairs, keys=keys, values=values)
+            writer.split(name, np.uint16, labels=False).add_many(rows.reshape(-1), [length] * size)
+        return Description(vocabulary, max_length=length)
+
+    options = {"sizes": sizes, "length": length, "pairs": pairs, "keys": keys, "values": values, "seed": seed}
+    return prepare("recall", options, build)
+
+
+def draw(rng: np.random.Generator, rows: int, *, length: int, pairs: int, keys: int, values: int) -> np.ndarray:
+    """``rows`` rows, int64 [rows, length]: id 0 is the filler, then the keys, then the values."""
+
+    def distinct(count: int, among: int) -> np.ndarray:
+        return rng.random((rows, among)).argsort(1)[:, :count]
+
+    chosen = 1 + distinct(pairs, keys)
+    answers = 1 + keys + distinct(pairs, values)
+    tokens = np.zeros((rows, length), np.int64)
+    tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = chosen, answers
+    places = 2 * pairs + 2 * distinct(pairs, (length - 2 * pairs) // 2)  # of the second key of each pair
+    np.put_along_axis(tokens, places, chosen, 1)
+    np.put_along_axis(tokens, places + 1, answers, 1)
+    return tokens

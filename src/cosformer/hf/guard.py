@@ -1,0 +1,96 @@
+"""What stock transformers models meet before ``attn_implementation="cosformer"`` runs in them.
+
+transformers takes any registered name for any model, also for one whose attention never asks which is meant. Here such a model
+is refused by name, and packed sequences are found before the model's own code can lose sight of them.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from cosformer.hf.attention import NAME
+from cosformer.models.packing import ARGUMENTS, find_bounds
+
+WORKING = "BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, ModernBERT, ViT, CLIP, Wav2Vec2, GPT-2, OPT, Llama, Qwen2, Qwen3"
+WORKING += ", Mistral (without window), Gemma, Phi-3, GPT-NeoX, BART, Whisper"
+# transformers' own test of the source says yes to these: they have no attention at all
+_WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"}
+
+
+def guard_stock_models() -> None:
+    """Wrap transformers' check of ``attn_implementation``, for our name alone; a second call changes nothing."""
+    check = PreTrainedModel.get_correct_attn_implementation
+    if hasattr(check, "cosformer_guard"):
+        return
+
+    @functools.wraps(check)
+    def guarded(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        if requested_attention == NAME:
+            _check_model(self)
+        return check(self, requested_attention, *args, **kwargs)
+
+    guarded.cosformer_guard = True  # pyright: ignore
+    PreTrainedModel.get_correct_attn_implementation = guarded
+    # a field that any config may be given, so that from_pretrained(..., cosformer_max_len=...) knows it
+    PreTrainedConfig.cosformer_max_len = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _check_model(model: PreTrainedModel) -> None:
+    kind = model.config.model_type
+    if kind in _WITHOUT_ATTENTION:
+        raise ValueError(
+            f"attn_implementation='cosformer': {type(model).__name__} has no attention to replace; {_works()}"
+        )
+    stock = next(c for c in type(model).__mro__ if c.__module__.startswith("transformers."))
+    if not stock._can_set_attn_implementation():
+        raise ValueError(
+            f"attn_implementation='cosformer': the attention of {type(model).__name__} does not go through transformers'"
+            f" attention interface, so it cannot be replaced; {_works()}"
+        )
+    if not any(hook is _find_packing for hook in model._forward_pre_hooks.values()):
+        model.register_forward_pre_hook(_find_packing, with_kwargs=True)
+
+
+def _works() -> str:
+    return f"it works in {WORKING}"
+
+
+def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Packed sequences as ``cu_seq_lens_q`` for every layer, however the caller told them."""
+    if model.config._attn_implementation != NAME:
+        return None
+    names = list(inspect.signature(model.forward).parameters)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    asked = any(given.get(name) is not None for name in ARGUMENTS)
+    positions, mask, past = (given.get(name) for name in ("position_ids", "attention_mask", "past_key_values"))
+    first = next((x for x in (given.get("input_ids"), given.get("inputs_embeds")) if x is not None), None)
+    if first is None or not (asked or (isinstance(positions, torch.Tensor) and positions.dim() == 2)):
+        return None
+    if torch.compiler.is_compiling() and mask is not None and not asked:
+        return None  # values are not known while tracing; with a mask it is padding
+    seen = 0 if past is None else past.get_seq_length()
+    if seen or (mask is not None and not (mask.dim() == 2 and bool(mask.all()))):
+        if asked:
+            raise ValueError("packed sequences go with neither a padding mask nor past_key_values; leave them out")
+        return None
+    bounds = find_bounds(given, positions, *first.shape[:2])
+    if bounds is None:
+        return None
+    if model.config.is_encoder_decoder:
+        raise ValueError("packed sequences have no cross-attention here; pad them for an encoder-decoder")
+    if given.get("use_cache") or past is not None:
+        raise ValueError("packed sequences leave no cache to go on from; call with use_cache=False")
+    if "position_ids" in names and positions is None:
+        raise ValueError(
+            "packed sequences need position_ids that start anew in each; DataCollatorWithFlattening makes them"
+        )
+    given |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    given.pop("seq_idx", None)
+    if "use_cache" in names:
+        given["use_cache"] = False
+    if "attention_mask" in names:  # a mask of ones: transformers then leaves the packing to us
+        given["attention_mask"] = torch.ones(first.shape[:2], dtype=torch.long, device=first.device)
+    return (), given

@@ -1,0 +1,65 @@
+"""The learning rate of every attention in the runs of evidence: the best of three, each tried at a quarter of the length.
+
+``cosformer reproduce rates`` runs the search; its lines are in docs/results/rates.jsonl, and a test holds the table below to them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from cosformer.lab.paper.claims import LISTOPS, LM, LM_M2, LM_M4, LM_NOPOS, MLM, PATHFINDER, RECALL_16, RECALL_32, SST2
+from cosformer.lab.paper.request import Request
+from cosformer.lab.records import NOT_RUN, Run, write_runs
+from cosformer.lab.render.table import Table
+
+SEED = 9  # of the search: none of the seeds that are scored
+QUARTER = 4
+TRIED: dict[str, tuple[float, ...]] = {
+    PATHFINDER: (5e-4, 1e-3, 2e-3),
+    LM: (1e-3, 2e-3, 4e-3),
+    MLM: (1e-3, 2e-3, 4e-3),
+    SST2: (2e-4, 5e-4, 1e-3),
+    LISTOPS: (5e-4, 1e-3, 3e-3),
+    RECALL_16: (1e-3, 3e-3, 6e-3),
+    RECALL_32: (1e-3, 3e-3, 6e-3),
+}
+# the variants of a recipe train with the rates that were found for it
+SAME_AS: dict[str, str] = {LM_M2: LM, LM_M4: LM, LM_NOPOS: LM}
+
+RATES: dict[str, dict[str, float]] = {}
+
+
+def rate(recipe: str, attention: str) -> float | None:
+    """The rate found for this attention; None: not searched, so the recipe's own."""
+    return RATES.get(SAME_AS.get(recipe, recipe), {}).get(attention)
+
+
+def best(runs: Iterable[Run]) -> dict[str, dict[str, float]]:
+    """By recipe and attention the rate with the lowest validation loss, of the runs of a search."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for run in runs:
+        if run.status != "done":
+            continue  # a rate at which training diverges is not the best
+        pair = (run.scores["valid"]["loss"], run.extra["rate"])
+        of_recipe = found.setdefault(run.recipe, {})
+        of_recipe[run.attention] = min(pair, of_recipe.get(run.attention, pair))
+    return {recipe: {name: pair[1] for name, pair in row.items()} for recipe, row in found.items()}
+
+
+def show(request: Request, runs: Sequence[Run]) -> None:
+    """Print the validation loss at every rate, and the table that belongs into this file; ``write``: the runs, too."""
+    if request.write is not None:
+        write_runs(request.write / "results" / "rates.jsonl", runs)
+    chosen = best(runs)
+    for recipe, row in chosen.items():
+        rows = []
+        for attention, at in row.items():
+            tried = {x.extra["rate"]: x for x in runs if (x.recipe, x.attention) == (recipe, attention)}
+            rows.append([attention, *(_loss(tried.get(value)) for value in TRIED[recipe]), f"{at:g}"])
+        header = ["attention", *(f"{value:g}" for value in TRIED[recipe]), "best"]
+        print(Table(f"{recipe}, validation loss by rate", header, rows).text + "\n")
+    print("RATES: dict[str, dict[str, float]] =", chosen)
+
+
+def _loss(run: Run | None) -> str:
+    if run is None:
+        return NOT_RUN
+    return "diverged" if run.status != "done" else f"{run.scores['valid']['loss']:.4f}"

@@ -1,0 +1,147 @@
+"""The runs behind docs/results.md: small enough for one core, large enough that attention shows (docs/results/protocol.md).
+
+Each trains in at most 45 minutes of one core. The learning rate that stands here is the middle one of the search; each attention
+gets the best of three for itself (``cosformer.lab.paper.rates``).
+"""
+
+import dataclasses
+
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+
+
+def evidence_pathfinder() -> Experiment:
+    """Are two discs joined by a line? 12x12 pixels, so 144 positions, of which the black ones are masked."""
+    options: dict[str, Option] = {"level": "tiny", "train": 60_000, "valid": 2_000, "test": 10_000, "lra_padding": True}
+    fields: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned", "head_dim": 32}
+    fields |= {"activation_dropout": 0.0, "cls_token": False, "pooling": "mean"}
+    return Experiment(
+        recipe="evidence-pathfinder",
+        task="classify",
+        data=DataConfig("pathfinder", options, full_test=True),
+        model=ModelConfig("lra_pathfinder", layers=2, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        train=_train(steps=2_400, batch=64, lr=1e-3, evaluations=4),
+        note="60,000 images of 12x12 pixels, two dashes a line and no other lines; 2 layers of width 64.",
+    )
+
+
+def evidence_lm() -> Experiment:
+    """Bytes of WikiText-2 in blocks of 256: about one pass over its 10.9 MB, and a little more."""
+    fields: dict[str, Option] = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0}
+    # positions have an rms of 0.71 whatever the width: tokens start alike
+    fields |= {"final_norm": True, "embedding_range": 128**-0.5}
+    return Experiment(
+        recipe="evidence-lm",
+        task="lm",
+        data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=256, eval_rows=512, full_test=True),
+        model=ModelConfig("adaptive_lm", layers=3, width=128, heads=4, feed_forward=512, dropout=0.0, fields=fields),
+        train=_train(steps=3_000, batch=16, lr=2e-3, evaluations=6),
+        note="Bytes, blocks of 256, 3 layers of width 128, 3,000 updates of 4,096 bytes.",
+    )
+
+
+def evidence_lm_m2() -> Experiment:
+    """cosFormer's M twice as long as the blocks: a flatter cosine."""
+    return _lm_variant("evidence-lm-m2", max_len=512, change="max_len, the paper's M, is 2N = 512.")
+
+
+def evidence_lm_m4() -> Experiment:
+    """cosFormer's M four times as long as the blocks."""
+    return _lm_variant("evidence-lm-m4", max_len=1_024, change="max_len, the paper's M, is 4N = 1,024.")
+
+
+def evidence_lm_nopos() -> Experiment:
+    """No position embeddings: where tokens are, the model learns from the mask and, with cosFormer, from the cosine alone."""
+    return _lm_variant("evidence-lm-nopos", positions="none", change="No position embeddings.")
+
+
+def _lm_variant(name: str, *, max_len: int | None = None, positions: str | None = None, change: str) -> Experiment:
+    plain = evidence_lm()
+    fields = plain.model.fields | ({} if positions is None else {"position_embedding_type": positions})
+    model = dataclasses.replace(plain.model, max_len=max_len, fields=fields)
+    return dataclasses.replace(plain, recipe=name, model=model, note=f"{plain.note} {change}")
+
+
+def evidence_mlm() -> Experiment:
+    """Masked sub-words of WikiText-2, rows of 128."""
+    fields: dict[str, Option] = {"norm": "pre", "final_norm": True, "classifier_dropout": 0.0}
+    return Experiment(
+        recipe="evidence-mlm",
+        task="mlm",
+        data=DataConfig("wikitext2", {"tokenizer": "bpe:2000"}, length=128, eval_rows=500, full_test=True),
+        model=ModelConfig("roberta_base", layers=2, width=128, heads=4, feed_forward=512, dropout=0.0, fields=fields),
+        train=_train(steps=4_000, batch=16, lr=2e-3, evaluations=8),
+        note="A BPE of 2,000 entries, rows of 128 tokens, 2 layers of width 128, pre-norm instead of post-norm, 4,000 updates of 16"
+        " rows.",
+    )
+
+
+def evidence_sst2() -> Experiment:
+    """Film review phrases, from a run of evidence-mlm."""
+    fields: dict[str, Option] = {"pooling": "mean", "classifier_dropout": 0.0}
+    return Experiment(
+        recipe="evidence-sst2",
+        task="classify",
+        data=DataConfig("sst2", {"tokenizer": "start", "max_length": 64}),
+        model=ModelConfig("roberta_base", dropout=0.0, fields=fields),
+        train=_train(steps=2_000, batch=32, lr=5e-4, evaluations=4),
+        note="Starts from a run of evidence-mlm (--start), rows cut at 64 tokens, the mean of all positions, 2,000 updates of 32 rows;"
+        " all 872 validation rows are scored, the test split has no labels.",
+    )
+
+
+def evidence_listops() -> Experiment:
+    """Nested operations on digits, 50 to 200 tokens."""
+    options: dict[str, Option] = {"train": 90_000, "valid": 2_000, "test": 10_000}
+    options |= {"longer_than": 50, "shorter_than": 200, "max_length": 200}
+    fields: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned", "head_dim": 32}
+    fields |= {"activation_dropout": 0.0, "cls_token": True, "pooling": "first"}
+    return Experiment(
+        recipe="evidence-listops",
+        task="classify",
+        data=DataConfig("listops", options, full_test=True),
+        model=ModelConfig("lra_listops", layers=3, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        train=_train(steps=4_000, batch=32, lr=1e-3, evaluations=4),
+        note="90,000 trees of 50 to 200 tokens, 3 layers of width 64, 4,000 updates of 32 rows.",
+    )
+
+
+def evidence_recall_16() -> Experiment:
+    """Eight pairs to remember, heads of 16."""
+    return _recall(16)
+
+
+def evidence_recall_32() -> Experiment:
+    """Eight pairs to remember, heads of 32: a state four times as large for the linear attentions."""
+    return _recall(32)
+
+
+def _recall(head: int) -> Experiment:
+    fields: dict[str, Option] = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0}
+    fields |= {"final_norm": True, "position_embedding_type": "learned", "initializer": "normal", "head_dim": head}
+    fields |= {"scale_embedding": False}
+    return Experiment(
+        recipe=f"evidence-recall-{head}",
+        task="recall",
+        data=DataConfig("recall", {"length": 128, "pairs": 8}, full_test=True),
+        model=ModelConfig("adaptive_lm", layers=2, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        train=_train(steps=3_000, batch=64, lr=3e-3, evaluations=6),
+        note=f"Multi-query recall of 8 pairs in rows of 128 tokens; 2 layers of width 64, 2 heads of {head}.",
+    )
+
+
+def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
+    every = steps // evaluations
+    return TrainConfig(
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        schedule="linear",
+        warmup=steps // 10,
+        clip=1.0,
+        eval_every=every,
+        save_every=every // 4,
+        log_every=10,
+        keep=1,
+        tracker="none",
+        threads=1,
+    )

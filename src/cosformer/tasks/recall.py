@@ -1,0 +1,105 @@
+"""Recall: a left-to-right model answers every key that comes again with the value it came with first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cosformer.data.masking import IGNORED
+from cosformer.experiment import DataConfig, ModelConfig
+from cosformer.models.causal_lm import CosformerForCausalLM
+from cosformer.models.config import CosformerConfig
+from cosformer.tasks.base import Baseline, Task
+from cosformer.tasks.max_len import fitted
+from cosformer.tasks.standard_error import share_error
+
+
+class Recall(Task):
+    """Rows of the set ``recall``; the loss and the accuracy count the answers alone, not the pairs and not the fillers."""
+
+    name = "recall"
+    score = "accuracy"
+    higher_is_better = True
+    head = CosformerForCausalLM
+
+    def __init__(self, data: DataConfig, seed: int = 0) -> None:
+        super().__init__(data, seed)
+        if not {"pairs", "keys", "values"} <= self.dataset.options.keys():
+            raise ValueError(f"data set {data.name!r} has no pairs to recall; task 'recall' needs the set 'recall'")
+        self.pairs, self.keys, self.values = (int(self.dataset.options[key]) for key in ("pairs", "keys", "values"))
+        assert self.dataset.max_length is not None
+        self.length = self.dataset.max_length
+
+    def model_fields(self) -> dict[str, Any]:
+        return {
+            "vocab_size": self.dataset.vocab_size,
+            "max_position_embeddings": self.length,
+            "is_decoder": True,
+            "cls_token": False,
+            "pad_token_id": None,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+
+    def config(self, model: ModelConfig) -> CosformerConfig:
+        return fitted(super().config(model), model, self.length)
+
+    # --- training rows
+
+    @property
+    def train_rows(self) -> int:
+        return len(self.dataset.splits["train"])
+
+    def train_row(self, index: int, epoch: int) -> dict[str, Any]:
+        return {"tokens": self.dataset.splits["train"].tokens[index]}
+
+    def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        tokens = np.stack([row["tokens"] for row in rows]).astype(np.int64)
+        following = np.roll(tokens, -1, axis=1)
+        asked = (tokens >= 1) & (tokens <= self.keys)
+        asked[:, : 2 * self.pairs] = False
+        answers = np.where(asked, following, IGNORED)
+        ids = torch.from_numpy(tokens)
+        return {"input_ids": ids, "labels": ids, "shift_labels": torch.from_numpy(answers)}
+
+    def tokens(self, batch: dict[str, Tensor]) -> int:
+        return batch["input_ids"].numel()
+
+    # --- scores
+
+    def eval_size(self, name: str) -> int:
+        if name not in self.dataset.splits:
+            raise ValueError(f"unknown evaluation {name!r}; known: {', '.join(self.dataset.splits)}")
+        rows, most = len(self.dataset.splits[name]), self.most_rows(name)
+        return rows if most is None else min(rows, most)
+
+    def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
+        split = self.dataset.splits[name]
+        return self.collate([{"tokens": split.tokens[i]} for i in range(start, min(stop, self.eval_size(name)))])
+
+    def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
+        device = next(model.parameters()).device
+        answers = batch["shift_labels"].to(device)
+        logits = model(input_ids=batch["input_ids"].to(device), use_cache=False).logits
+        asked = answers != IGNORED
+        scores, wanted = logits[asked].float(), answers[asked]
+        return {
+            "answers": float(len(wanted)),
+            "hits": float((scores.argmax(-1) == wanted).sum()),
+            "nats": torch.nn.functional.cross_entropy(scores.double(), wanted, reduction="sum").item(),
+        }
+
+    def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
+        share = sums["hits"] / sums["answers"]
+        return {
+            "accuracy": share,
+            "error": share_error(share, sums["answers"]),
+            "loss": sums["nats"] / sums["answers"],
+        }
+
+    def baseline(self, name: str) -> Baseline:
+        """Knows which values the row holds, but not which belongs to the key."""
+        share = 1 / self.pairs
+        return Baseline("one of the row's values", share, share_error(share, self.eval_size(name) * self.pairs))

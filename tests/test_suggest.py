@@ -1,0 +1,44 @@
+"""A name that is not there: an error at once, with the nearest that is, and no hub asked."""
+
+import pytest
+
+from cosformer import build_attention
+from cosformer.cli import main
+from cosformer.data import load_dataset
+from cosformer.suggest import check_model_path
+
+
+def test_every_table_suggests_the_nearest_name(capsys):
+    with pytest.raises(ValueError, match="unknown attention 'cosfomer'; did you mean 'cosformer'"):
+        build_attention("cosfomer", num_heads=1, head_dim=4, max_len=8, causal=False)
+    with pytest.raises(ValueError, match="unknown data set 'wikitxt2'; did you mean 'wikitext2'"):
+        load_dataset("wikitxt2")
+    assert main(["trian"]) == 2
+    assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
+    assert main(["reproduce", "tabel2"]) == 2
+    assert "unknown target 'tabel2'; did you mean 'table2'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["generate", "visualize", "convert", "eval"])
+def test_a_mistyped_path_is_an_error_at_once(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "night").mkdir(parents=True)
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a hub was asked"))
+    rest = {"generate": ["--prompt", "a"], "visualize": ["--text", "a"], "convert": ["out"], "eval": []}[command]
+    assert main([command, "runs/nigth", *rest]) == 2
+    said = capsys.readouterr().err
+    assert "runs/nigth" in said and "did you mean runs/night?" in said
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2"])
+def test_names_on_a_hub_pass(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_model_path(name)
+
+
+@pytest.mark.parametrize("name", ["./gpt2", "/nowhere/gpt2", "models/", "a/b/c", "here/gpt2", "runs/x"])
+def test_names_that_look_like_paths_must_be_there(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        check_model_path(name)
