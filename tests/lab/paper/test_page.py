@@ -68,7 +68,7 @@ def test_the_page_begins_with_what_was_wrong_a_picture_and_the_verdicts() -> Non
     assert "not testable at this size" in first and "withdrawn" in first
     assert "20 of 149 runs are done (0.3 hours of one core, commits abc123)." in first
     assert "Of 6 primary claims: 2 holds here, 4 not run." in first
-    assert rest.startswith("Effects") and text.index("images/effects.svg") < text.index("## Verdicts")
+    assert rest.startswith("Effects") and text.index("images/paper/effects.svg") < text.index("## Verdicts")
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
     assert "| cosformer better than relu | - | +0.199 (" in row and row.endswith("| **holds here** |")
     (gate,) = [row for row in text.splitlines() if row.startswith(f"| `{LM}` | trigram table: 1.87 nats |")]
@@ -135,7 +135,9 @@ def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> No
     first = (tmp_path / "docs" / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert "[docs/results.md]" in readme.read_text() and (tmp_path / "docs" / "images" / "effects.svg").exists()
+    assert (
+        "[docs/results.md]" in readme.read_text() and (tmp_path / "docs" / "images" / "paper" / "effects.svg").exists()
+    )
     entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 
@@ -161,7 +163,7 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
     assert json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8")) == json.loads(
         json.dumps(found)
     ), again
-    assert (DOCS / "images" / "effects.svg").read_bytes() == page.picture(found).data, again
+    assert (DOCS / "images" / "paper" / "effects.svg").read_bytes() == page.picture(found).data, again
     assert not [run.name for run in committed if (run.commit or "+").endswith("+")], (
         "a run of sources that were changed"
     )
