@@ -50,7 +50,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> N
 
 def check_whole(name: str, value: int, least: int) -> None:
     """A length or a position: a whole number that float64, in which angles are computed, holds exactly."""
-    if not isinstance(value, int | torch.SymInt) and not hasattr(value, "__index__"):
+    if not isinstance(value, (int, torch.SymInt)) and not hasattr(value, "__index__"):
         raise ValueError(f"{name}={value!r} is a {type(value).__name__}; pass a whole number")
     if value < least:
         raise ValueError(f"{name}={value}; it must be at least {least}")

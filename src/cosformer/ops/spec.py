@@ -30,7 +30,11 @@ class AttentionSpec(NamedTuple):
     def moved(self, tokens: int | Tensor) -> "AttentionSpec":
         """Placed behind so many tokens: keys move, and causal queries with them; others keep their positions."""
         q_first = self.q_first + tokens if self.causal else self.q_first
-        return self._replace(q_first=q_first, k_first=self.k_first + tokens)
+        # not _replace, which the compiler of torch 2.6 does not follow
+        return AttentionSpec(self.relu, self.causal, q_first, self.k_first + tokens, *self[4:])
+
+    def computed_by(self, backend: str) -> "AttentionSpec":
+        return AttentionSpec(*self[:-1], backend)
 
 
 SCHEMA = (
