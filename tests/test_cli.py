@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,36 @@ class Terminal(io.StringIO):
 
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["no-such-command"])
-    assert stopped.value.code == cli.EXIT_USAGE
+    assert cli.main(["no-such-command"]) == cli.EXIT_USAGE
     assert "demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["runs", "--sorty"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
+def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(words)
+    except SystemExit as stopped:  # how argparse ends
+        code = stopped.code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == cli.EXIT_USAGE and line.startswith("cosformer") and words[-1] in line and "\x1b" not in line
+    assert "see `cosformer" in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    "words", [["list", "attentions"], ["train", "--help"], ["train", "lm-stdlib-small", "--help"]], ids=" ".join
+)
+def test_a_full_disk_gives_no_traceback(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cosformer", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == cli.EXIT_FAILED
+    assert (
+        done.stderr.endswith("the output cannot be written: No space left on device\n") and done.stderr.count("\n") == 1
+    )
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +122,13 @@ def test_status_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_are_aligned() -> None:
     text = terminal.table(["name", "value"], [["a", "1"], ["longer", "1,000"]])
     assert text.splitlines() == ["name    value", "------  -----", "a           1", "longer  1,000"]
+
+
+def test_colour_takes_no_room_in_a_table() -> None:
+    plain, coloured = (
+        terminal.table(["a", "b"], [[cell, "1"], ["long", "2"]]) for cell in ("yes", "\x1b[32myes\x1b[0m")
+    )
+    assert coloured.replace("\x1b[32m", "").replace("\x1b[0m", "") == plain
 
 
 def test_another_pipe_that_broke_is_a_failure(

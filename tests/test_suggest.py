@@ -15,6 +15,8 @@ def test_every_table_suggests_the_nearest_name(capsys):
         load_dataset("wikitxt2")
     assert main(["trian"]) == 2
     assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
+    assert main(["reproduce", "tabel2"]) == 2
+    assert "unknown target 'tabel2'; did you mean 'table2'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["generate", "visualize", "convert", "eval"])

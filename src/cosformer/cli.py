@@ -1,10 +1,12 @@
 """The ``cosformer`` command: a table of subcommands, each imported only when it is named."""
 
 import argparse
+import errno
 import os
 import select
 import sys
 from importlib import import_module
+from typing import IO, NoReturn
 
 from cosformer import processor
 from cosformer._version import __version__
@@ -37,11 +39,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 1, 2, 130, 141
 
 
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are said in one line, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        (file or sys.stderr).write(message)  # argparse itself hides that a disk is full
+
+
 def build_parser(only: str | None) -> argparse.ArgumentParser:
     """The parser with every command's name and, of command ``only``, its options (the others stay unimported)."""
-    parser = argparse.ArgumentParser(
-        prog="cosformer", description="Attention that is linear in the length of the sequence."
-    )
+    parser = _Parser(prog="cosformer", description="Attention that is linear in the length of the sequence.")
     parser.add_argument("--version", action="version", version=f"cosformer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
@@ -58,27 +68,46 @@ def main(argv: list[str] | None = None) -> int:
     if named is not None and named not in COMMANDS:
         print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
-    args = build_parser(named).parse_args(argv)
     _bound_spinning()
-    if said := processor.prepare():
-        print(said, file=sys.stderr)
     try:
-        code = import_module(COMMANDS[args.command][0]).run(args)
+        code = _run(named, argv)
         sys.stdout.flush()  # here, where a closed pipe can be told from a failure
         return code
     except (MissingExtra, ValueError, FileNotFoundError, FileExistsError) as error:
-        print(f"cosformer {args.command}: {error}", file=sys.stderr)
+        print(f"cosformer {named}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError as error:
         if _reader_is_there():  # it was another pipe: to a worker, to a server
-            print(f"cosformer {args.command}: {error}", file=sys.stderr)
+            print(f"cosformer {named}: {error}", file=sys.stderr)
             return EXIT_FAILED
         # whoever reads our output, `head` for one, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail when Python ends
+        _silence()
         return EXIT_PIPE_CLOSED
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        print(f"cosformer {named}: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _silence()
+        return EXIT_FAILED
+
+
+def _run(named: str | None, argv: list[str]) -> int:
+    try:
+        args = build_parser(named).parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()  # a help text that cannot be written is said as other output is
+        raise
+    if said := processor.prepare():
+        print(said, file=sys.stderr)
+    return import_module(COMMANDS[args.command][0]).run(args)
+
+
+def _silence() -> None:
+    """What could not be written is dropped: nothing is left to fail when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _bound_spinning() -> None:

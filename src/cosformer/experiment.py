@@ -4,103 +4,99 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 Option = str | int | float | bool | None
 
-OPTIMIZERS = ("adam", "nag")
-SCHEDULES = ("constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt")
-PRECISIONS = ("fp32", "bf16", "fp16")
-STRATEGIES = ("ddp", "fsdp")
-TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+Optimizer = Literal["adam", "nag"]
+Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
+Precision = Literal["fp32", "bf16", "fp16"]
+Strategy = Literal["ddp", "fsdp"]
+Tracker = Literal["tensorboard", "wandb", "trackio", "none"]
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
+_CHOICES = {
+    "optimizer": Optimizer,
+    "schedule": Schedule,
+    "precision": Precision,
+    "strategy": Strategy,
+    "tracker": Tracker,
+}
 # what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
 
 
+# `cosformer train RECIPE --help` shows the comment of each field
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data: a name of ``cosformer data list`` and that set's own options.
+    """Which data: a name of ``cosformer data list`` and that set's own options."""
 
-    length: tokens of one training row (blocks of a stream, or the longest document); None: the set's own.
-    eval_rows: rows of a split that are scored at most (of a stream the first, of documents spread evenly); None: all.
-    full_test: score all of the test split at the end, whatever ``eval_rows`` says, and of a stream the loss by position too.
-    """
-
-    name: str
-    options: dict[str, Option] = field(default_factory=dict)
-    length: int | None = None
-    eval_rows: int | None = None
-    full_test: bool = False
+    name: str  # the data set, as `cosformer data list` names it
+    options: dict[str, Option] = field(default_factory=dict)  # of the data set, one by one: --data.options.path FILE
+    length: int | None = None  # tokens of a training row (a block, or the longest document); None: the set's own
+    eval_rows: int | None = None  # rows of a split that are scored at most, of documents spread evenly; None: all
+    full_test: bool = False  # score all of the test split at the end, and of a stream the loss by position too
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model: a preset's architecture (see ``cosformer.models.presets``) with the fields that are not None changed.
+    """Which model: a preset's architecture (see ``cosformer.models.presets``) with the fields that are not None changed. The
+    vocabulary and the classes come from the data."""
 
-    attention: a name of ``cosformer list attentions``, with its own attention_options. max_len: the paper's M; None: as long
-    as the data's rows. fields: any other field of CosformerConfig. The vocabulary and the classes come from the data.
-    """
-
-    preset: str
-    attention: str = "cosformer"
+    preset: str  # the architecture that the other fields change
+    attention: str = "cosformer"  # a name of `cosformer list`
+    # its options, one by one: --model.attention-options.KEY VALUE
     attention_options: dict[str, Option] = field(default_factory=dict)
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    feed_forward: int | None = None
-    max_len: int | None = None
-    dropout: float | None = None
+    layers: int | None = None  # how many; None: the preset's
+    width: int | None = None  # of the hidden states; None: the preset's
+    heads: int | None = None  # of the attention in each layer; None: the preset's
+    feed_forward: int | None = None  # inner width of the feed-forward blocks; None: the preset's
+    max_len: int | None = None  # the paper's M, at least the longest input; None: as long as the data's rows
+    dropout: float | None = None  # share of values that are dropped, never of attention weights; None: the preset's
+    # any other field of CosformerConfig, one by one: --model.fields.KEY VALUE
     fields: dict[str, Option] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train.
+    """How to train."""
 
-    steps: updates. batch: rows of one update, over all processes; micro_batch: rows of one forward pass of one process
-    (None: its whole share; less means gradient accumulation). lr: the peak. schedule and warmup: see ``cosformer.train.schedules``.
-    clip: largest gradient norm, 0 for none. save_every, eval_every, log_every: in updates; keep: checkpoints besides the best.
-    diagnostics: log each layer's smallest denominator, share of zero denominators and gradient norm.
-    threads: of torch, None for its own choice.
-    """
-
-    steps: int
-    batch: int
-    lr: float
-    optimizer: str = "adam"
-    beta1: float = 0.9
-    beta2: float = 0.98
-    eps: float = 1e-8
-    momentum: float = 0.99
-    weight_decay: float = 0.0
-    schedule: str = "linear"
-    warmup: int = 0
-    cycle: int | None = None
-    min_lr: float = 0.0
-    clip: float = 0.0
-    seed: int = 0
-    micro_batch: int | None = None
-    eval_batch: int = 32
-    eval_every: int = 1000
-    save_every: int = 1000
-    log_every: int = 50
-    keep: int = 2
-    precision: str = "fp32"
-    gradient_checkpointing: bool = False
-    compile: bool = False
-    strategy: str = "ddp"
-    tracker: str = "tensorboard"
-    diagnostics: bool = False
-    threads: int | None = None
-    workers: int = 0
+    steps: int  # updates in all
+    batch: int  # rows of one update, over all processes
+    lr: float  # the peak of the learning rate
+    optimizer: Optimizer = "adam"  # Adam with decoupled weight decay, or Nesterov's accelerated gradient
+    beta1: float = 0.9  # of adam: decay of the mean of the gradients
+    beta2: float = 0.98  # of adam: decay of the mean of their squares
+    eps: float = 1e-8  # of adam: what keeps it from dividing by zero
+    momentum: float = 0.99  # of nag
+    weight_decay: float = 0.0  # how strongly weights are drawn towards zero
+    schedule: Schedule = "linear"  # of the learning rate after the warmup; see docs/training.md
+    warmup: int = 0  # updates over which the learning rate rises from zero to its peak
+    cycle: int | None = None  # updates of the first cycle of the cosine schedules; None: all after the warmup
+    min_lr: float = 0.0  # the learning rate at the end of the linear and cosine schedules
+    clip: float = 0.0  # largest gradient norm; 0: none
+    seed: int = 0  # of the initial weights, the order of the rows and dropout
+    micro_batch: int | None = None  # rows of one forward pass of one process: fewer save memory; None: its share
+    eval_batch: int = 32  # rows of one forward pass when scoring
+    eval_every: int = 1000  # updates between evaluations
+    save_every: int = 1000  # updates between checkpoints
+    log_every: int = 50  # updates between lines of metrics.jsonl
+    keep: int = 2  # checkpoints that stay, besides the best
+    precision: Precision = "fp32"  # of the forward pass; weights stay in float32
+    gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
+    compile: bool = False  # with torch.compile
+    strategy: Strategy = "ddp"  # with several processes: a whole model in each, or shards of one
+    tracker: Tracker = "tensorboard"  # where curves go besides metrics.jsonl
+    diagnostics: bool = False  # log each layer's smallest denominator, share of zero denominators and gradient norm
+    threads: int | None = None  # of torch; None: its own choice
+    workers: int = 0  # processes that prepare rows; 0: none besides the training one
 
     def __post_init__(self) -> None:
-        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS}
-        choices |= {"strategy": STRATEGIES, "tracker": TRACKERS}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(known)}")
+        for name, choice in _CHOICES.items():
+            if getattr(self, name) not in get_args(choice):
+                raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(get_args(choice))}")
         for name in ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
@@ -113,16 +109,15 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run. task: a name of ``cosformer.tasks.TASKS``. start: a run's folder or a Hugging Face checkpoint whose body the
-    model starts from; None: from scratch. note: what the recipe shrinks or leaves open, for the tables."""
+    """One run."""
 
-    recipe: str
-    task: str
+    recipe: str  # the name that tables and folders use
+    task: str  # a name of cosformer.tasks.TASKS: lm, mlm, classify, match
     data: DataConfig
     model: ModelConfig
     train: TrainConfig
-    start: str | None = None
-    note: str = ""
+    start: str | None = None  # a run's folder or Hugging Face checkpoint whose body to start from; None: none
+    note: str = ""  # what the recipe shrinks or leaves open, for the tables
 
     def to_json(self) -> str:
         """As text; :func:`from_json` gives the same value back."""

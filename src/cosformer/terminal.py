@@ -1,6 +1,7 @@
 """Plain output: aligned tables, and colour and a status line where a person is looking."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,13 +25,25 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows under a header, columns aligned: the first to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    widths = [max(_width(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        return "  ".join([row[0].ljust(len(first)), *rest]).rstrip()
+        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        return "  ".join(
+            [row[0] + gaps[0], *(gap + cell for gap, cell in zip(gaps[1:], row[1:], strict=True))]
+        ).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def _width(text: str) -> int:
+    """Letters that are seen: colour has none."""
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def number(value: float) -> str:
+    """A score: four digits behind the point, and no more digits than it can mean."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"
 
 
 def status(text: str) -> None:

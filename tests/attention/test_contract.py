@@ -43,6 +43,7 @@ NO_PROMISE: dict[str, dict[str, str]] = {
         "linformer": "weights go to mixtures of keys and need not sum to one",
         "nystrom": "a product of three matrices, whose rows need not sum to one",
         "rotary_linear": "only the numerator is rotated",
+        "rfa_gaussian": "row sums below 1 count as 1, as in its authors' code",
     },
 }
 # (mechanism, rule) -> why the mechanism cannot keep the rule; its traits must say so too.

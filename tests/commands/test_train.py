@@ -1,6 +1,7 @@
 """``cosformer train``, ``resume``, ``eval`` and ``runs``: what a user types, with the engine played by a few lines."""
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -52,8 +53,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (run / "experiment.json").write_text(experiment.to_json())
         return answer()
 
-    def resume(run: Path, *, quiet: bool) -> Any:
-        seen.update(call="resume", run=run, quiet=quiet)
+    def resume(run: Path, *, steps: int | None, quiet: bool) -> Any:
+        seen.update(call="resume", run=run, steps=steps, quiet=quiet)
         return answer()
 
     def evaluate_run(run: Path, names: list[str] | None, which: str | None) -> Any:
@@ -118,7 +119,7 @@ def test_a_value_of_a_dict_may_look_like_anything() -> None:
         (["--model.atention", "relu"], ["--model.attention"]),
         (["--train.steps", "many"], ["--train.steps", "many"]),
         (["--train.steps", "0"], ["steps=0; it must be at least 1"]),
-        (["--train.schedule", "wave"], ["schedule='wave'; known: constant, linear"]),
+        (["--train.schedule", "wave"], ["'wave'", "--train.schedule", "'constant', 'linear'"]),
         (["word"], ["word"]),
         (["--data.options.path"], ["--data.options.path needs a value"]),
     ],
@@ -149,6 +150,22 @@ def test_help_lists_the_recipes_and_each_recipe_its_values(capsys: pytest.Captur
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "--train.steps" in shown and "35000" in shown and "--data.options.lra-padding" in shown and "--run" in shown
+
+
+def test_help_explains_every_option_and_lists_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", NAME, "--help"])
+    lines = [line.strip("│| ") for line in capsys.readouterr().out.splitlines()]
+    assert "--train.optimizer {adam,nag}" in lines and "--train.precision {fp32,bf16,fp16}" in lines
+    unexplained = [a for a, b in itertools.pairwise(lines) if a.startswith("--") and b.startswith("(default")]
+    keys = ("--model.fields.", "--data.options.", "--model.attention-options.")  # each recipe and data set has its own
+    assert [option for option in unexplained if not option.startswith(keys)] == []
+
+
+def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    captured = capsys.readouterr()
+    assert "lra-pathfinder-small" in captured.out and "name one of these recipes" in captured.err
 
 
 # --- what is missing
@@ -274,14 +291,73 @@ def test_runs_shows_a_table_and_names_what_is_damaged(folder: Path, capsys: pyte
     assert main(["runs"]) == 0
     captured = capsys.readouterr()
     a, b = (" ".join(line.split()) for line in captured.out.splitlines()[2:])
-    assert a == "a lm-stdlib-small cosformer 0 250/300 stopped (SIGINT at update 250) loss 2.2500 1:02:05"
-    assert b == "deep/b lm-stdlib-small cosformer 0 0/300 running - 1:00"
+    assert a == "a lm-stdlib-small cosformer 0 250/300 stopped (SIGINT at update 250) - loss 2.2500 1:02:05 -"
+    assert b == "deep/b lm-stdlib-small cosformer 0 0/300 running - - 1:00 -"
     assert "runs/c/experiment.json cannot be read" in captured.err
     assert main(["runs", "runs/a", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (
         shown["best"] == 2.25 and shown["best_step"] == 200 and shown["steps"] == 300 and shown["status"] == "stopped"
     )
+
+
+def _changed(folder: Path, steps: int, scores: dict[str, float], **info: Any) -> None:
+    _run(folder, status="done", seconds=60, **info)
+    plain = recipe(NAME)
+    longer = dataclasses.replace(plain, train=dataclasses.replace(plain.train, steps=steps))
+    (folder / "experiment.json").write_text(longer.to_json())
+    (folder / "result.json").write_text(json.dumps({"steps": steps, "scores": {"test": scores}}))
+
+
+def test_runs_show_what_they_changed_sort_and_filter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"perplexity": 4.0, "word_perplexity": 57814910918783.4453}
+    _changed(Path("runs/a"), 300, {"bits_per_byte": 2.5, **scores})
+    _changed(Path("runs/b"), 500, {"bits_per_byte": 2.25, **scores})
+
+    def shown(*words: str) -> list[str]:
+        assert main(["runs", *words]) == 0
+        captured = capsys.readouterr()
+        return captured.out.splitlines()[2:] or [captured.err]
+
+    a, b = shown()
+    assert "2.500 bits per byte" in a and a.endswith(" -") and "300/300  finished" in a
+    assert b.endswith("train.steps 500") and "5781" not in a + b
+    assert [line[0] for line in shown("--sort", "score")] == ["b", "a"]
+    assert [line[0] for line in shown("--sort", "score", "--reverse")] == ["a", "b"]
+    assert [line[0] for line in shown("--where", "train.steps=500")] == ["b"]
+    assert [line[0] for line in shown("--where", "status=finished", "--where", "steps=300")] == ["a"]
+    assert "none of the 2 runs" in shown("--where", "status=killed")[0]
+    assert main(["runs", "--sort", "train.step"]) == 2 and "did you mean 'train.steps'" in capsys.readouterr().err
+
+
+def test_two_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _changed(Path("runs/a"), 300, {"bits_per_byte": 2.5, "word_perplexity": 57814910918783.4453})
+    _changed(Path("runs/b"), 500, {"bits_per_byte": 2.25})
+    assert main(["runs", "diff", "runs/a", "runs/b"]) == 0
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == "runs/a runs/b" and rows[2] == "train.steps 300 500"
+    assert "score 2.500 bits per byte 2.250 bits per byte" in rows and "test, word_perplexity 5.78e+13 -" in rows
+    assert main(["runs", "diff", "runs/a"]) == 2 and "give two folders" in capsys.readouterr().err
+
+
+def test_a_killed_run_is_told_from_a_running_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from cosformer import machine
+
+    here = machine.process()
+    _run(Path("runs/alive"), status="running", steps_done=0, **here)
+    _run(Path("runs/gone"), status="running", steps_done=0, **here | {"pid": 2**22 + 1})
+    _run(
+        Path("runs/later"), status="running", steps_done=0, **here | {"process_started": 1}
+    )  # its number went to another
+    _run(Path("runs/elsewhere"), status="running", steps_done=0, **here | {"pid": 2**22 + 1, "host": "another"})
+    (Path("runs/gone") / "metrics.jsonl").write_text('{"kind": "train", "step": 120, "loss": 2.0}\n')
+    (Path("runs/gone") / "checkpoints" / "checkpoint-100").mkdir(parents=True)
+    (Path("runs/gone") / "checkpoints" / "checkpoint-100" / "complete.json").write_text("{}")
+    assert main(["runs"]) == 0
+    lines = {line.split()[0]: " ".join(line.split()[4:]) for line in capsys.readouterr().out.splitlines()[2:]}
+    assert lines["gone"].startswith(f"120/300 (saved 100) killed (no process {2**22 + 1})")
+    assert lines["later"].startswith("0/300 killed") and lines["alive"].startswith("0/300 running")
+    assert lines["elsewhere"].startswith("0/300 running")
 
 
 def test_no_runs_is_said(capsys: pytest.CaptureFixture[str]) -> None:

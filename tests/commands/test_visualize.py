@@ -63,7 +63,8 @@ def test_one_head_shows_its_tokens(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "maps.svg"
     assert main(["visualize", str(run), "--text", "ab c", "-o", str(out), "--layer", "2", "--head", "1"]) == 0
     svg = out.read_text()
-    assert "layer 2, head 1" in svg and svg.count("<image ") == 1 and svg.count(">·<") == 2 and "&lt;s&gt;" in svg
+    assert "largest of the panel" in svg and svg.count("<image ") == 2  # the map and its scale
+    assert "layer 2, head 1" in svg and svg.count(">·<") == 2 and "&lt;s&gt;" in svg
 
 
 def test_the_text_changes_the_maps(run: Path, tmp_path: Path) -> None:

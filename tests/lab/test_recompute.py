@@ -90,7 +90,10 @@ def test_it_finds_a_changed_score_and_a_changed_verdict(folder: Path, tmp_path: 
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy"))
     text = (copy / "runs.jsonl").read_text()
-    (copy / "runs.jsonl").write_text(text.replace('"loss": 1.602', '"loss": 1.702', 1))
+    runs = [json.loads(row) for row in text.splitlines()]
+    changed = next(run for run in runs if (run["recipe"], run["attention"]) == ("evidence-lm", "cosformer"))
+    changed["scores"]["test"]["loss"] += 0.1
+    (copy / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
     code, said = recompute(copy)
     assert code == 1 and "lm: mean" in said
     (copy / "runs.jsonl").write_text(text)

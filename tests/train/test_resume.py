@@ -262,3 +262,15 @@ def test_resuming_a_folder_without_a_checkpoint_starts_again(small, tmp_path, me
     assert metric_lines(run) == metric_lines(tmp_path / "whole")
     with pytest.raises(FileNotFoundError, match=r"experiment\.json"):
         resume(tmp_path / "nowhere")
+
+
+def test_a_finished_run_goes_on_for_longer(small, tmp_path, capsys) -> None:
+    run = tmp_path / "run"
+    first = train(small(steps=6, save_every=3), run, quiet=True)
+    with pytest.raises(ValueError, match="--steps 6 is no more than that"):
+        resume(run, steps=6, quiet=True)
+    longer = resume(run, steps=10, quiet=True)
+    assert longer["steps"] == 10 and load_experiment(run).train.steps == 10
+    assert "on from update 6 to 10" in capsys.readouterr().err
+    assert json.loads((run / "result-6.json").read_text())["scores"] == first["scores"] != longer["scores"]
+    assert resume(run, quiet=True) == json.loads((run / "result.json").read_text())

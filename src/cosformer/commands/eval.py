@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cosformer.experiment import load_experiment
 from cosformer.suggest import check_model_path
-from cosformer.terminal import table
+from cosformer.terminal import number, table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(scores, indent=1))
         return 0
     metrics = list(dict.fromkeys(metric for found in scores.values() for metric in found))
-    rows = [(name, *(f"{found[m]:.4f}" if m in found else "" for m in metrics)) for name, found in scores.items()]
+    metrics.sort(key=lambda name: name != "bits_per_byte")  # where there is one it says most
+    rows = [(name, *(number(found[m]) if m in found else "" for m in metrics)) for name, found in scores.items()]
     print(table(("evaluation", *metrics), rows))
     return 0

@@ -9,6 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cosformer.extras import require
+from cosformer.suggest import unknown
+
 if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
     from cosformer.lab.records import Run
@@ -44,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
     add = parser.add_argument
-    add("target", metavar="TARGET", choices=TARGETS, help="one of those below")
+    add("target", metavar="TARGET", help="one of those below")
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
@@ -77,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.target in ("pause", "continue"):
         return _pause(args)
+    if args.target not in TARGETS:
+        raise unknown("target", args.target, TARGETS)
     _check(args)
     if args.seeds is None:
         args.seeds = 5 if args.target == "ledger" else 3
@@ -84,6 +89,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_commands(cells, args)
         return 0
+    if cells and not args.show:  # before anything starts, not in the middle of the night
+        for package in ("transformers", "accelerate", "tyro", "tensorboard"):
+            require("train", package)
     runs, problems = _runs(cells, args)
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)

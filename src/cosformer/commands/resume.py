@@ -1,4 +1,4 @@
-"""``cosformer resume``: continue a run that was stopped or killed; the result is that of an uninterrupted run."""
+"""``cosformer resume``: continue a run that was stopped or killed, or one that has finished for longer."""
 
 import argparse
 from pathlib import Path
@@ -10,6 +10,13 @@ from cosformer.suggest import check_model_path
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="train up to update N, also a run that has finished: from its last checkpoint on with the learning rates of a"
+        " schedule of N updates",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -18,4 +25,4 @@ def run(args: argparse.Namespace) -> int:
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import resume
 
-    return finish(lambda: resume(args.run, quiet=args.quiet), args.run)
+    return finish(lambda: resume(args.run, steps=args.steps, quiet=args.quiet), args.run)

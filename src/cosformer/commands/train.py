@@ -2,10 +2,14 @@
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import groupby
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, Option
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RUNS = Path("runs")
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 # fields that are dicts: their keys are set one by one, as `--data.options.path FILE`
 _DICTS = (("data", "options"), ("model", "attention_options"), ("model", "fields"))
 
@@ -30,13 +34,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + "\n\n`cosformer train RECIPE --help` shows every option with the recipe's own value, as --model.attention performer,"
         "\n--train.steps 500, --start RUN, or an option of the data set, --data.options.path FILE."
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="one of those below")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are listed")
     parser.add_argument(
         "rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and what to change"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.recipe is None:
+        print("\n".join(f"{name:<28}{shorten(make().note, 90, placeholder=' …')}" for name, make in RECIPES.items()))
+        print("cosformer train: name one of these recipes, as `cosformer train lm-stdlib-small`", file=sys.stderr)
+        return EXIT_USAGE
     experiment, folder, quiet = parse(args.recipe, args.rest)
     if folder is None:
         folder = _same_on_all_processes(default_folder(experiment))
@@ -53,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
     """The experiment of recipe ``name`` with ``words`` applied, the run's folder (None: not given), and whether to be quiet.
 
-    A word that is no option ends the program with code 2, and names the nearest.
+    A word that is no option raises a ValueError that names the nearest.
     """
     plain = recipe(name)
     tyro = require("train", "tyro")
@@ -67,15 +75,35 @@ def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
         ] = None
         quiet: Annotated[bool, tyro.conf.arg(help="no progress bar")] = False
 
-    found = tyro.cli(
-        Settings,
-        args=rest,
-        default=Settings(plain),
-        prog=f"cosformer train {name}",
-        description=f"{plain.note} Keys of --data.options, --model.fields and --model.attention-options are given one by one, as"
-        " --data.options.path FILE; those of the recipe that are not named stay.",
+    description = (
+        f"{plain.note} Keys of --data.options, --model.fields and --model.attention-options are given one by one, as"
+        " --data.options.path FILE; those of the recipe that are not named stay."
     )
+    # what tyro prints is kept: its colours ignore NO_COLOR, and its errors have a look of their own
+    shown, said = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(shown), redirect_stderr(said):
+            found = tyro.cli(
+                Settings, args=rest, default=Settings(plain), prog=f"cosformer train {name}", description=description
+            )
+    except SystemExit as stopped:
+        if not stopped.code:
+            print(shown.getvalue(), end="")
+            raise
+        raise ValueError(f"{_sentence(said.getvalue())}; see `cosformer train {name} --help`") from None
     return found.experiment, found.run, found.quiet
+
+
+def _sentence(box: str) -> str:
+    """Tyro's error, a box of several parts, as one sentence: what is wrong, and the nearest option where it knows one."""
+    lines = [line.strip("│| ") for line in box.splitlines()]
+    inside = [line for line in lines[1:] if line]  # below the title
+    parts = [list(part) for is_rule, part in groupby(inside, lambda line: not line.strip("─-╰╯╭╮+")) if not is_rule]
+    wrong, *rest = parts or [[box.strip()]]
+    near = [line.split()[0] for part in rest if part[0].startswith("Perhaps") for line in part if line.startswith("--")]
+    meant = f"; did you mean {near[0]}?" if near else ""
+    text = " ".join(wrong).rstrip(".")
+    return text[:1].lower() + text[1:] + meant
 
 
 def _with_options(experiment: Experiment, words: list[str]) -> tuple[Experiment, list[str]]:

@@ -14,12 +14,11 @@ def evidence_pathfinder() -> Experiment:
     options: dict[str, Option] = {"level": "tiny", "train": 60_000, "valid": 2_000, "test": 10_000, "lra_padding": True}
     fields: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned", "head_dim": 32}
     fields |= {"activation_dropout": 0.0, "cls_token": False, "pooling": "mean"}
-    sizes = {"layers": 2, "width": 64, "heads": 2, "feed_forward": 128}
     return Experiment(
         recipe="evidence-pathfinder",
         task="classify",
         data=DataConfig("pathfinder", options, full_test=True),
-        model=ModelConfig("lra_pathfinder", **sizes, dropout=0.0, fields=fields),
+        model=ModelConfig("lra_pathfinder", layers=2, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
         train=_train(steps=2_400, batch=64, lr=1e-3, evaluations=4),
         note="60,000 images of 12x12 pixels, two dashes a line and no other lines; 2 layers of width 64.",
     )
@@ -96,12 +95,11 @@ def evidence_listops() -> Experiment:
     options |= {"longer_than": 50, "shorter_than": 200, "max_length": 200}
     fields: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned", "head_dim": 32}
     fields |= {"activation_dropout": 0.0, "cls_token": True, "pooling": "first"}
-    sizes = {"layers": 3, "width": 64, "heads": 2, "feed_forward": 128}
     return Experiment(
         recipe="evidence-listops",
         task="classify",
         data=DataConfig("listops", options, full_test=True),
-        model=ModelConfig("lra_listops", **sizes, dropout=0.0, fields=fields),
+        model=ModelConfig("lra_listops", layers=3, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
         train=_train(steps=4_000, batch=32, lr=1e-3, evaluations=4),
         note="90,000 trees of 50 to 200 tokens, 3 layers of width 64, 4,000 updates of 32 rows.",
     )

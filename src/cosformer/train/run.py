@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
 from cosformer.train.engine import Engine, score
 from cosformer.train.progress import Progress
+from cosformer.train.schedules import schedule
 from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
@@ -43,8 +45,13 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     return _train_and_score(experiment, task, model, run, None, quiet)
 
 
-def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Continue from the last complete checkpoint: the result is that of a run that was never stopped."""
+def resume(run: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Continue from the last complete checkpoint: the result is that of a run that was never stopped.
+
+    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`.
+    """
+    if steps is not None:
+        lengthen(run, steps)
     experiment = load_experiment(run)
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
@@ -55,6 +62,30 @@ def resume(run: Path, *, quiet: bool = False) -> dict[str, Any]:
     for problem in problems:
         print(problem, file=sys.stderr)
     return _train_and_score(experiment, task, model, run, checkpoint, quiet)
+
+
+def lengthen(run: Path, steps: int) -> None:
+    """Give the run ``steps`` updates in all. From its last checkpoint on the learning rate is that of a run of so many updates:
+    where it had fallen to its end it rises again, so the result is not that of a run of ``steps`` updates from the start.
+    The result that is there is kept as ``result-STEPS.json``."""
+    experiment = load_experiment(run)
+    before = experiment.train.steps
+    if steps <= before:
+        raise ValueError(f"{run} has {before:,} updates; --steps {steps:,} is no more than that")
+    if not _first_process():
+        return
+    last = checkpoints.newest(run / "checkpoints")[0]
+    done = 0 if last is None else checkpoints.step_of(last)
+    longer = replace(experiment, train=replace(experiment.train, steps=steps))
+    rates = [x.train.lr * schedule(x.train)(done) for x in (experiment, longer)]
+    print(
+        f"{run}: on from update {done:,} to {steps:,}, with the '{experiment.train.schedule}' schedule of {steps:,} updates: the"
+        f" learning rate there is {rates[1]:.3g} (it was {rates[0]:.3g})",
+        file=sys.stderr,
+    )
+    if (run / RESULT_FILE).exists():
+        (run / RESULT_FILE).replace(run / f"result-{before}.json")
+    checkpoints.write_atomically(run / EXPERIMENT_FILE, longer.to_json())
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.lab.paper import page
+from cosformer.lab.paper import gates, page
+from cosformer.lab.paper.claims import LM
 from cosformer.lab.paper.ledger import ledger
 from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
@@ -24,7 +25,7 @@ MACHINE = {
 }
 
 
-def line(attention: str, seed: int, loss: float, recipe: str = "lm-wikitext2-small", **more: Any) -> Run:
+def line(attention: str, seed: int, loss: float, recipe: str = LM, **more: Any) -> Run:
     scores = {"loss": loss, "perplexity": 8.0, "word_perplexity": 900.0, "bits_per_byte": 3.0}
     values = {
         "recipe": recipe,
@@ -48,49 +49,71 @@ def line(attention: str, seed: int, loss: float, recipe: str = "lm-wikitext2-sma
     return run_of_line(values | more)
 
 
+LEVELS = {"softmax": 1.6, "cosformer": 1.601, "relu": 1.8, "uniform": 2.4}
+GATES = {LM: {"name": "trigram table", "score": 1.87}}
+
+
 def lines() -> list[Run]:
-    return [line(name, seed, at + seed / 100) for name, at in (("cosformer", 2.0), ("relu", 2.2)) for seed in range(3)]
+    return [
+        line(name, seed, round(at + seed / 50 + (seed * place % 3) / 2000, 5), commit="abc123")
+        for place, (name, at) in enumerate(LEVELS.items())
+        for seed in range(5)
+    ]
 
 
-def test_the_page_holds_verdicts_numbers_and_runs() -> None:
-    text = page.results_page(ledger(lines()), lines())
-    assert "| **holds here** | cosformer is 0.2 nats better than relu; two standard errors are 0.016 |" in text
-    assert "`cosformer reproduce ledger --recipes lm-wikitext2-small --attentions cosformer,relu`" in text
-    assert "| cosformer | 2.0100 ± 0.0058 | 2, 2.01, 2.02 | 3 of 3 | 23.1 |" in text
-    assert "| softmax | not run | - | - | 26.2 |" in text
+def test_the_page_begins_with_what_was_wrong_a_picture_and_the_verdicts() -> None:
+    found = ledger(lines(), GATES)
+    text = page.results_page(found, lines())
+    first, _, rest = text.partition("![")
+    assert "not testable at this size" in first and "withdrawn" in first
+    assert "20 of 149 runs are done (0.3 hours of one core, commits abc123)." in first
+    assert "Of 6 primary claims: 2 holds here, 4 not run." in first
+    assert rest.startswith("Effects") and text.index("images/paper/effects.svg") < text.index("## Verdicts")
+    (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
+    assert "| cosformer better than relu | - | +0.199 (" in row and row.endswith("| **holds here** |")
+    (gate,) = [row for row in text.splitlines() if row.startswith(f"| `{LM}` | trigram table: 1.87 nats |")]
+    assert gate.endswith("| passed, and the control loses |") and "| not computed |" in text
+    assert "| softmax | 1.640 ± 0.014 | 1.6, 1.62, 1.64, 1.66, 1.68 | 5 of 5 | 26.2 |" in text
     assert (
-        "| lm-wikitext2-small | relu | 1 | test: loss 2.210 (perplexity 8.0, a word 900.0, 3.000 bits per byte) | "
-        "unigram 3.2 | yes | 61 s | `cosformer train lm-wikitext2-small --model.attention relu` |"
+        f"| {LM} | softmax | 1 | test: loss 1.620 (perplexity 8.0, a word 900.0, 3.000 bits per byte) | unigram 3.2 | yes | 61 s | abc123 |"
+        f" `cosformer train {LM} --model.attention softmax` |"
     ) in text
-    assert "6 runs, 2026-11-15, on Abacus (beads), 2 cores, 1 thread a run, Wood, Python 3, torch 2." in text
+    assert "20 runs, 2026-11-15, on Abacus (beads), 2 cores, 1 thread a run, Wood, Python 3, torch 2." in text
+
+
+def test_loss_by_position_stands_on_the_page() -> None:
+    scores = {
+        "loss": 1.5,
+        "perplexity": 8.0,
+        "word_perplexity": 900.0,
+        "bits_per_byte": 3.0,
+        "loss@0": 2.5,
+        "loss@8": 1.25,
+    }
+    text = page.results_page(ledger([], {}), [line("relu", seed, 1.5, scores={"test": scores}) for seed in range(2)])
+    assert "| attention | from 0 | from 8 | seeds |" in text and "| relu | 2.500 | 1.250 | 2 |" in text
 
 
 def test_without_runs_everything_says_not_run() -> None:
-    found = ledger([])
+    found = ledger([], {})
     assert {entry["outcome"] for entry in found["claims"]} == {"not run"}
     text = page.results_page(found, [])
-    assert "## Every run\n\nNot run.\n\nNot run." in text
-    assert "holds" not in text.partition("## Verdicts")[2].replace("how the claims are judged", "")
+    assert "0 of 149 runs are done (0.0 hours of one core)." in text and "Not run.\n\nNot run." in text
+    assert "**holds here**" not in text
 
 
-def test_the_readme_part_goes_between_its_markers() -> None:
-    part = page.readme_part(ledger(lines()), lines())
-    assert (
-        "| The cosine re-weighting helps (in causal models, which the paper does not ablate) | section 4.5 "
-        "| language modelling, test loss | **holds here** |"
-    ) in part
+def test_the_readme_part_is_five_lines_between_its_markers() -> None:
+    part = page.readme_part(ledger(lines(), GATES), lines())
+    assert len(part.splitlines()) == 5 and "lm passed, mlm not run" in part
     text = insert("a\n<!-- results:start -->\nold words\n<!-- results:end -->\nb", page.MARKER, part)
     assert "old words" not in text and text.startswith("a\n") and text.endswith("\nb") and part in text
 
 
-def test_the_readme_has_our_scores_beside_the_papers_and_no_row_twice() -> None:
-    part = page.readme_part(ledger(lines()), lines())
-    (header,) = [row for row in part.splitlines() if row.startswith("| attention |")]
-    assert "| language modelling, test loss, nats (paper: test perplexity, table 2) |" in header
-    assert "| `cosformer` | not run | 2.0100 ± 0.0058 (23.1) | not run (40.53) | not run (91.05) |" in part.splitlines()
-    assert "| `leaky_relu` | not run (2.246) | not run | - | - |" in part.splitlines()
-    rows = [row for row in part.splitlines() if row.startswith("| ") and "---" not in row]
-    assert len(rows) == len(set(rows)) > 12
+def test_the_picture_has_every_comparison_and_says_it_in_words() -> None:
+    found = ledger(lines(), GATES)
+    drawn = page.picture(found)
+    assert drawn.alt.count("against") == sum(len(entry["parts"]) for entry in found["claims"])
+    assert "reweighting-lm: cosformer against relu, +0.199 nats" in drawn.alt and b"<svg" in drawn.data
 
 
 def test_scores_in_the_words_of_their_field() -> None:
@@ -106,13 +129,15 @@ def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> No
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results:start -->\n<!-- results:end -->\n")
     request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, tmp_path / "docs", readme)
-    page.show(request, lines())
+    page.show(request, sorted(lines(), key=lambda run: run.cell))
     written, problems = read_runs([tmp_path / "docs" / "results" / "runs.jsonl"])
-    assert not problems and written == lines()
+    assert not problems and written == sorted(lines(), key=lambda run: run.cell)
     first = (tmp_path / "docs" / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert "**holds here**" in readme.read_text()
+    assert (
+        "[docs/results.md]" in readme.read_text() and (tmp_path / "docs" / "images" / "paper" / "effects.svg").exists()
+    )
     entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 
@@ -122,8 +147,8 @@ def test_corrupt_lines_are_named_and_skipped(tmp_path: Path) -> None:
     write_runs(path, lines())
     path.write_text(path.read_text() + '{"recipe": "lm"}\nnonsense\n\n[1]\n')
     found, problems = read_runs([path])
-    assert len(found) == 6
-    assert {problem.partition(" cannot")[0].rpartition(" ")[2] for problem in problems} == {"7", "8", "10"}
+    assert len(found) == 20
+    assert {problem.partition(" cannot")[0].rpartition(" ")[2] for problem in problems} == {"21", "22", "24"}
     assert any("it lacks task, attention, seed" in problem for problem in problems)
 
 
@@ -131,10 +156,14 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
     path = DOCS / "results" / "runs.jsonl"
     committed, problems = read_runs([path])
     assert not problems
-    found = ledger(committed)
+    found = ledger(committed, gates.read(DOCS / "results"))
     found["claims"] += speed_claims(DOCS / "results")[0]
     again = f"run: {page.COMMAND}"
     assert (DOCS / "results.md").read_text(encoding="utf-8") == page.results_page(found, committed), again
     assert json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8")) == json.loads(
         json.dumps(found)
     ), again
+    assert (DOCS / "images" / "paper" / "effects.svg").read_bytes() == page.picture(found).data, again
+    assert not [run.name for run in committed if (run.commit or "+").endswith("+")], (
+        "a run of sources that were changed"
+    )

@@ -31,16 +31,17 @@ def test_wide_heads_and_other_dtypes_are_named(monkeypatch):
     monkeypatch.setattr(triton, "_installed", lambda: True)
     assert "not float64" in triton.why_not(torch.empty(1, 1, 1, 4, dtype=torch.float64))
     assert "up to 256 channels a head, not 300" in triton.why_not(*(torch.empty(1, 1, 1, n) for n in (4, 4, 300)))
-    assert triton.why_not(torch.empty(1, 1, 1, 256)) == ""
+    assert "exact float32 products take up to 128 channels a head, not 200" in triton.why_not(torch.empty(1, 1, 1, 200))
+    assert triton.why_not(torch.empty(1, 1, 1, 256, dtype=torch.bfloat16)) == ""
 
 
 def test_nothing_is_imported_and_nothing_warns():
     done = run(
-        "import sys, torch; loaded = 'triton' in sys.modules\n"
+        "import sys, torch\n"
         "from cosformer import cosformer_attention\n"
         "x = torch.randn(1, 2, 300, 8, requires_grad=True)\n"
         "cosformer_attention(x, x, x, causal=True, max_len=300).sum().backward()\n"
-        "assert ('triton' in sys.modules) == loaded and 'cosformer.ops.triton.kernels' not in sys.modules\n"
+        "assert 'cosformer.ops.triton.kernels' not in sys.modules\n"  # torch itself may import triton
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from cosformer.data import Dataset, load_dataset
+from cosformer.data.listops import TOKENS
+from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT
 from cosformer.data.masking import IGNORED
 from cosformer.json_files import write_lines
 from cosformer.lab.paper.request import Request
@@ -171,7 +173,7 @@ def disc_gaps(images: np.ndarray) -> np.ndarray:
     padded = np.pad(images.astype(np.int64), ((0, 0), (1, 1), (1, 1)))
     height, width = images.shape[1:]
     steps = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
-    bright = sum(padded[:, y : y + height, x : x + width] for y, x in steps)
+    bright = np.sum([padded[:, y : y + height, x : x + width] for y, x in steps], axis=0)
     rows = np.arange(len(images))
     first = bright.reshape(len(images), -1).argmax(1)
     y, x = np.divmod(first, width)
@@ -183,28 +185,25 @@ def disc_gaps(images: np.ndarray) -> np.ndarray:
 
 def root_operator() -> Gate:
     """The outermost operator and its own digits: what they give without any nested list."""
-    from cosformer.data.listops import TOKENS, evaluate
-    from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT
-
     data = _loaded("evidence-listops")
     votes: dict[tuple[int, int], np.ndarray] = {}
-
-    def seen(tokens: np.ndarray) -> tuple[int, int]:
-        depth = np.cumsum((tokens < CLOSE) * 1 - (tokens == CLOSE) * 1)
-        own = tokens[(depth == 1) & (tokens >= FIRST_DIGIT)]
-        value = evaluate(np.concatenate([tokens[:1], own, [CLOSE]])) if len(own) else -1
-        return int(tokens[0]), value
-
-    assert TOKENS[0] == "<pad>"
     train, test = data.splits["train"], data.splits["test"]
     assert train.labels is not None and test.labels is not None
     for tokens, label in zip(train.tokens, train.labels.tolist(), strict=True):
-        votes.setdefault(seen(tokens), np.zeros(10))[label] += 1
-    hits = [
-        votes.get(seen(t), np.zeros(10)).argmax() == label
-        for t, label in zip(test.tokens, test.labels.tolist(), strict=True)
-    ]
-    return Gate("root operator and its own digits", 100 * sum(hits) / len(hits))
+        votes.setdefault(root_value(tokens), np.zeros(10))[label] += 1
+    found = [votes.get(root_value(tokens), np.zeros(10)).argmax() for tokens in test.tokens]
+    return Gate("root operator and its own digits", 100 * float((np.array(found) == test.labels).mean()))
+
+
+def root_value(tokens: np.ndarray) -> tuple[int, int]:
+    """The first operator's id, and its value over the digits that stand directly in its list; -1 without any."""
+    depth = np.cumsum((tokens < CLOSE).astype(int) - (tokens == CLOSE))
+    digits = np.sort(tokens[(depth == 1) & (tokens >= FIRST_DIGIT)].astype(int)) - FIRST_DIGIT
+    if not len(digits):
+        return int(tokens[0]), -1
+    middle = digits[(len(digits) - 1) // 2] + digits[len(digits) // 2]
+    values = {"[MIN": digits[0], "[MAX": digits[-1], "[MED": middle // 2, "[SM": digits.sum() % 10}
+    return int(tokens[0]), int(values[TOKENS[int(tokens[0])]])
 
 
 def _recall() -> Gate:

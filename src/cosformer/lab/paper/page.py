@@ -46,7 +46,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Line]) -> str:
         f"{_FIRST} {summary(found, lines)} The rule, the margins and the gates were written down before the runs:"
         " [how the claims are judged](results/protocol.md). The models are small: a verdict is on what shows at this size and neither proves"
         " nor refutes what the paper found on eight A100.",
-        f"![{picture(found).alt}](images/effects.svg)",
+        f"![{picture(found).alt}](images/paper/effects.svg)",
         "## Verdicts",
         _verdicts(trained),
         "## Gates and the control",
@@ -114,7 +114,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
         write_runs(folder / "runs.jsonl", lines)
         (folder / "ledger.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (request.write / "results.md").write_text(results_page(found, lines), encoding="utf-8")
-        picture(found).save(request.write / "images")
+        picture(found).save(request.write / "images" / "paper")
     if request.into is not None:
         insert_into(request.into, MARKER, readme_part(found, lines))
 

@@ -127,7 +127,7 @@ def _grid(
 ) -> "Iterator[Canvas]":
     """The panels on a canvas, with ``head`` pixels free above and ``foot`` below them."""
     columns = min(columns, len(panels))
-    margin = 8 + _LETTER * max(map(len, tokens), default=0)
+    margin = 12 + _LETTER * max(map(len, tokens), default=0)
     side = (width - _GAP * (columns - 1)) / columns - margin
     labelled = len(tokens) > 0 and side / len(tokens) >= _SMALLEST
     if not labelled:

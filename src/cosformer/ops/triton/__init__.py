@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosformer.ops.triton.plan import WIDEST
+from cosformer.ops.triton.plan import WIDEST, padded, product_kind
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -40,7 +40,11 @@ def why_not(*tensors: Tensor) -> str:
     if q.dtype not in _DTYPES:
         return f"the kernels take float32, float16 and bfloat16, not {str(q.dtype).removeprefix('torch.')}"
     widest = max((x.shape[-1] for x in (q, *others)), default=0)
-    return f"the kernels take up to {WIDEST} channels a head, not {widest}" if widest > WIDEST else ""
+    if widest > WIDEST:
+        return f"the kernels take up to {WIDEST} channels a head, not {widest}"
+    if product_kind(q.dtype) == "ieee" and padded(widest) == WIDEST:
+        return f"exact float32 products take up to {WIDEST // 2} channels a head, not {widest}; tf32 products take {WIDEST}"
+    return ""
 
 
 def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -19,24 +19,9 @@ from cosformer.ops.triton.plan import (
     Cut,
     cut,
     padded,
-    precision,
+    product_kind,
     segment_length,
 )
-
-AMD = torch.version.hip is not None
-
-
-def product_kind(dtype: torch.dtype, *, amd: bool) -> str:
-    """How matrix products are taken: "bf16", "tf32" or "ieee".
-
-    float16 goes through tf32, which has the same ten bits of mantissa: sums of scores and gradients leave float16's range.
-    float32 follows torch's own switch.
-    """
-    if dtype == torch.bfloat16:
-        return "bf16"
-    if amd:  # no tf32 there
-        return "ieee"
-    return "tf32" if dtype == torch.float16 or torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 class _Call(NamedTuple):
@@ -74,7 +59,7 @@ class _Call(NamedTuple):
     @property
     def product(self) -> dict[str, Any]:
         dot = tl.bfloat16 if self.kind == "bf16" else tl.float32
-        return {"DOT": dot, "PRECISION": precision(self.kind, self.width, amd=AMD)}
+        return {"DOT": dot, "PRECISION": "tf32" if self.kind == "tf32" else "ieee"}
 
 
 def forward(
@@ -199,7 +184,7 @@ def _describe(
         q_table, k_table = _table(int(p.q_first), rows, p.q_len, device), _table(int(p.k_first), keys, p.k_len, device)
     mask = torch.empty(1, dtype=torch.uint8, device=device) if key_mask is None else key_mask.contiguous()
     return _Call(
-        p, batch, heads, key_heads, rows, keys, d, e, product_kind(q.dtype, amd=AMD),
+        p, batch, heads, key_heads, rows, keys, d, e, product_kind(q.dtype),
         mask.view(torch.uint8), key_mask is not None, q_table, k_table, q_cut, k_cut,
     )  # fmt: skip
 

@@ -21,7 +21,8 @@ class Sizes(NamedTuple):
 
 
 # kernel -> (kind of product, padded channels) -> sizes. Products: "bf16"; "tf32", of float32 or float16 input; "ieee", exact
-# float32. Chosen for no or few spilled registers on sm_80 and sm_90: see docs/gpu-resources.md, made by `resources.py`.
+# float32, which holds whole rows of both operands in registers, and not at 256 channels. Chosen for no or few spilled registers
+# on sm_80 and sm_90: see docs/how-to/gpu.md.
 SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
     "segment_sums": {
         ("bf16", 64): Sizes(32, 0, 64, 4, 2),
@@ -32,7 +33,6 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
         ("tf32", 256): Sizes(32, 0, 32, 8, 2),
         ("ieee", 64): Sizes(32, 0, 32, 4, 1),
         ("ieee", 128): Sizes(32, 0, 32, 8, 1),
-        ("ieee", 256): Sizes(16, 0, 32, 8, 1),
     },
     "attend_rows": {
         ("bf16", 64): Sizes(64, 64, 64, 4, 2),
@@ -43,7 +43,6 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
         ("tf32", 256): Sizes(32, 32, 32, 8, 1),
         ("ieee", 64): Sizes(16, 32, 32, 4, 1),
         ("ieee", 128): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 256): Sizes(32, 32, 32, 8, 1),
     },
     "query_gradients": {
         ("bf16", 64): Sizes(64, 64, 64, 4, 2),
@@ -54,18 +53,16 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
         ("tf32", 256): Sizes(32, 32, 32, 8, 1),
         ("ieee", 64): Sizes(16, 32, 32, 4, 1),
         ("ieee", 128): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 256): Sizes(32, 32, 32, 8, 1),
     },
     "key_gradients": {
         ("bf16", 64): Sizes(64, 32, 64, 4, 2),
         ("bf16", 128): Sizes(64, 64, 64, 8, 1),
         ("bf16", 256): Sizes(32, 32, 32, 8, 1),
         ("tf32", 64): Sizes(32, 32, 64, 4, 1),
-        ("tf32", 128): Sizes(32, 32, 32, 8, 1),
+        ("tf32", 128): Sizes(16, 32, 32, 4, 1),
         ("tf32", 256): Sizes(32, 32, 32, 8, 1),
         ("ieee", 64): Sizes(16, 32, 32, 4, 1),
         ("ieee", 128): Sizes(32, 32, 32, 8, 1),
-        ("ieee", 256): Sizes(32, 32, 32, 8, 1),
     },
 }
 # options of every kernel; said aloud, because Triton 3.9 warns where fused multiply-adds are left to its default
@@ -84,15 +81,16 @@ def segment_length(width: int) -> int:
     return 4 * width
 
 
-def precision(kind: str, width: int, *, amd: bool = False) -> str:
-    """Triton's word for how float32 operands are multiplied.
+def product_kind(dtype: torch.dtype) -> str:
+    """How matrix products are taken: "bf16", "tf32" or "ieee".
 
-    Exact products hold whole rows of both operands in registers, which 256 channels do not fit into: there three tf32
-    products take their place, with an error of the same order as float32's own rounding.
+    float16 goes through tf32, which has the same ten bits of mantissa: sums of scores and gradients leave float16's range.
+    float32 follows torch's own switch. AMD has no tf32.
     """
-    if kind != "ieee":
-        return "tf32" if kind == "tf32" else "ieee"
-    return "tf32x3" if width == WIDEST and not amd else "ieee"
+    if dtype == torch.bfloat16:
+        return "bf16"
+    tf32 = dtype == torch.float16 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if tf32 and torch.version.hip is None else "ieee"
 
 
 class Cut(NamedTuple):
