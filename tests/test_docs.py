@@ -35,6 +35,7 @@ def commands(text: str) -> list[list[str]]:
     found = []
     for line in (*lines, *inline):
         words = shlex.split(line.replace("…", "..."), comments=True)
+        words = words[: words.index(">")] if ">" in words else words  # the shell's part
         if words[:1] == ["torchrun"] and "cosformer" in words:
             words = words[words.index("cosformer") :]
         if words[:1] == ["cosformer"] and len(words) > 1:
@@ -82,7 +83,7 @@ def test_commands_parse(page: str, words: list[str]) -> None:
     args = cli.build_parser(words[0]).parse_args(words)
     assert args.command == words[0]
     # words in capitals stand for what the reader puts there
-    if words[0] == "train" and args.recipe == args.recipe.lower() and "--help" not in args.rest:
+    if words[0] == "train" and args.recipe and args.recipe == args.recipe.lower() and "--help" not in args.rest:
         parse_training(args.recipe, args.rest)
 
 

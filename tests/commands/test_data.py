@@ -46,7 +46,7 @@ def test_list_names_every_set_and_what_is_prepared(capsys: pytest.CaptureFixture
     load_dataset("listops-small", train=2, valid=1, test=1)
     main(["data", "list"])
     prepared = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[prepared" in line]
-    assert prepared == ["listops"]
+    assert prepared == ["listops-small"]
 
 
 def test_get_from_files_prepares_and_remembers_them(sst2: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_every_task_is_in_its_table() -> None:
         kind = task_class(name)
         assert issubclass(kind, Task) and kind.name == name and kind.score in ("loss", "accuracy")
         assert kind.higher_is_better == (kind.score == "accuracy")
-    with pytest.raises(ValueError, match="unknown task 'seq2seq'; known: lm, mlm, classify, match"):
+    with pytest.raises(ValueError, match="unknown task 'seq2seq'; known: lm, mlm, classify, recall, match"):
         task_class("seq2seq")
 
 

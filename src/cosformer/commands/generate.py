@@ -83,7 +83,7 @@ def _from_model(name: str) -> tuple[Any, Any]:
 
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(name)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a folder without a model's config.json
         raise FileNotFoundError(f"no causal model in {name!r}: {error}") from error
     try:
         return model, transformers.AutoTokenizer.from_pretrained(name)

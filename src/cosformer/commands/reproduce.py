@@ -113,6 +113,8 @@ def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run]
         return known, problems
     left: Sequence[Cell] = ()
     missing = _missing(cells, known, args.runs)
+    if args.target == "ledger" and not args.show:
+        missing = _with_rates(missing)
     journal = args.json or args.runs / f"{args.target}.jsonl"
     if missing and not args.show:
         _say(estimate(missing, merged(collect(cells, args.runs)[0], known), args.jobs))
@@ -137,6 +139,18 @@ def _missing(cells: "Sequence[Cell]", known: "Sequence[Run]", runs: Path) -> "li
     left = [cell for cell in left if state(cell, runs)[0] != DONE]
     firsts = {cell.before for cell in left if cell.before is not None and state(cell.before, runs)[0] != DONE}
     return [cell for cell in cells if cell in left or cell in firsts]
+
+
+def _with_rates(missing: "Sequence[Cell]") -> "list[Cell]":
+    """Those that can be trained: no scored run before the rate of its attention has been searched."""
+    from cosformer.lab.paper.rates import waits
+
+    ready = [cell for cell in missing if not waits(cell.recipe, cell.attention)]
+    if len(ready) < len(missing):
+        _say(
+            f"{len(missing) - len(ready)} runs wait for their learning rates: `cosformer reproduce rates` searches them"
+        )
+    return ready
 
 
 def _pause(args: argparse.Namespace) -> int:

@@ -68,8 +68,8 @@ def cosformer_attention(
 
     Values that are not finite: of q they reach their own row alone, of k and v every row that sees them. In a causal call they
     may reach rows up to 256 positions (D, if larger) before them too, where zero weights meet them inside a block, with
-    ``backend="dense"`` any earlier row; never a row of another head, batch item, packed sequence or earlier call. ReLU makes
-    a zero of -inf in q and k. What stands under ``key_mask`` reaches nothing, and its gradients are zero.
+    ``backend="dense"`` any earlier row; never a row of another head, batch item, earlier call or packed sequence (but that
+    ``backend="batched"`` packs sequences into shared blocks). ReLU makes a zero of -inf in q and k. What stands under ``key_mask`` reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """

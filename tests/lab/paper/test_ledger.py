@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cosformer.commands.reproduce import _with_rates
 from cosformer.commands.train import parse
 from cosformer.lab.paper import rates
 from cosformer.lab.paper.cells import Cell, ledger_cells, search_cells
@@ -214,6 +215,12 @@ def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.Monk
     words = Cell(LM, "relu", 1).words(Path("x"), None, 1)
     assert words[words.index("--train.lr") + 1] == "0.007"
     assert parse(words[1], words[2:])[0] == Cell(LM, "relu", 1).experiment()
+
+
+def test_no_scored_run_starts_before_its_rate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "RATES", {LM: {"relu": 0.007}})
+    ready = [(cell.recipe, cell.attention) for cell in _with_rates(ledger_cells(1))]
+    assert ready == [(LM, "relu"), ("evidence-lm-nopos", "relu")]
 
 
 def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:

@@ -177,7 +177,7 @@ def test_a_dry_run_says_what_it_would_train(tmp_path: Path, capsys: pytest.Captu
     assert (
         cli.main(["reproduce", "table2", "--scale", "paper", "--attentions", "cosformer", "--seeds", "1", *words]) == 0
     )
-    assert capsys.readouterr().out.startswith("torchrun --nproc-per-node=8 -m cosformer train lm-wikitext103 ")
+    assert capsys.readouterr().out.startswith("torchrun --nproc-per-node=8 -m -- cosformer train lm-wikitext103 ")
     assert cli.main(["reproduce", "table5", *words]) == 0 and "table5 trains nothing" in capsys.readouterr().err
     # its claims are about the small recipes, which nobody wants on eight GPUs
     assert cli.main(["reproduce", "ledger", "--scale", "paper", *words]) == cli.EXIT_USAGE

@@ -11,13 +11,13 @@ from cosformer.lab.paper.verdict import (
     NOT_RUN,
     UNDECIDED,
     Effect,
-    Sample,
     Verdict,
     decide,
     holm,
     paired,
     together,
 )
+from cosformer.lab.records import Sample
 
 SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # mean 0, standard error 0.0707, t with four degrees of freedom 2.776: +-0.196
 

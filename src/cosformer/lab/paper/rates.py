@@ -24,12 +24,17 @@ TRIED: dict[str, tuple[float, ...]] = {
 # the variants of a recipe train with the rates that were found for it
 SAME_AS: dict[str, str] = {LM_M2: LM, LM_M4: LM, LM_NOPOS: LM}
 
-RATES: dict[str, dict[str, float]] = {}
+RATES: dict[str, dict[str, float]] = {PATHFINDER: {"softmax": 0.001}}
 
 
 def rate(recipe: str, attention: str) -> float | None:
     """The rate found for this attention; None: not searched, so the recipe's own."""
     return RATES.get(SAME_AS.get(recipe, recipe), {}).get(attention)
+
+
+def waits(recipe: str, attention: str) -> bool:
+    """Whether a scored run must wait, because its rate is to be searched and has not been."""
+    return SAME_AS.get(recipe, recipe) in TRIED and rate(recipe, attention) is None
 
 
 def best(runs: Iterable[Run]) -> dict[str, dict[str, float]]:
