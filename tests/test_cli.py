@@ -114,7 +114,7 @@ def test_no_status_line_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> N
 def test_status_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: (12, 24))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: (12, 24))
     terminal.status("a line that is longer than the terminal")
     assert stream.getvalue() == "\r\x1b[Ka line that"
 
