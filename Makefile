@@ -74,7 +74,7 @@ sanitize: install
 	if command -v clang > /dev/null; then CC=clang PYTHON=$(BIN)/python sh tests/ops/sanitize.sh; \
 	else echo "no clang here: its sanitizers were not run (apt-get install clang)"; fi
 
-# what the Triton kernels need of a GPU, by compiling them for each: about 15 minutes; no GPU is needed
+# what the Triton kernels need of a GPU, by compiling them for each: some minutes a target; no GPU is needed
 gpu-table: install
 	$(BIN)/python -m cosformer.ops.triton.resources --write docs/results/triton.json
 

@@ -10,14 +10,15 @@ from cosformer.ops import batched
 from cosformer.ops.spec import AttentionSpec
 
 
-def run_everything(launch, *, batch=1, n=130, d=24, e=80):
+def run_everything(launch, *, batch=1, n=130, d=24, e=80, dtype=torch.float32):
     """A causal, masked, grouped call with a state, forward and backward; the largest error against float64."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((batch, 2, n, d), (batch, 1, n, d), (batch, 1, n, e), (batch, 1, 2 * d, e), (batch, 1, 2 * d))
     q, k, v, kv, z = (torch.rand(shape, generator=generator) - 0.3 for shape in shapes)
     g, g_kv, g_z = (torch.randn(shape, generator=generator) for shape in ((batch, 2, n, e), kv.shape, z.shape))
     mask = torch.rand(batch, n, generator=generator) > 0.3
-    p = AttentionSpec(True, True, 60, 60, 200, 200, "clamp", 1e-6)
+    p = AttentionSpec(True, True, 60, 60, n + 70, n + 70, "clamp", 1e-6)
+    q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
     given = (q, k, v, kv, z.abs())
     results = launch.forward(*given, mask, None, p)
     grads = launch.backward(g, g_kv, g_z, *given, mask, None, *results, p)
@@ -31,6 +32,16 @@ def run_everything(launch, *, batch=1, n=130, d=24, e=80):
 def test_addresses_stay_inside_and_are_written_once(small, watch):
     assert run_everything(small) <= 1e-5
     assert watch.launches == 3 + 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("e", [40, 80])
+def test_the_sizes_that_ship(interpreter, watch, e, dtype, limit):
+    """The other tests take small tiles and segments; these are the ones that a GPU would run, of 64 and 128 channels."""
+    from cosformer.ops.triton import launch
+
+    assert run_everything(launch, n=300 if e == 40 else 560, e=e, dtype=dtype) <= limit
 
 
 def test_packed_and_unequal_lengths_stay_inside(small, watch):
