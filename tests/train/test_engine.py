@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -236,7 +237,10 @@ def test_impossible_options_are_refused(small, tmp_path, monkeypatch) -> None:
         train(small(tracker="trackio"), tmp_path / "t", quiet=True)
     with pytest.raises(ValueError, match="max_len=32"):
         train(small(model={"max_len": 32}), tmp_path / "c", quiet=True)
+    train(small(steps=2), tmp_path / "d", quiet=True)
+    (tmp_path / "d" / "best" / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"best/config\.json is missing"):
+        load_model(tmp_path / "d")
+    shutil.rmtree(tmp_path / "d" / "best")
     with pytest.raises(FileNotFoundError, match="no best weights"):
-        train(small(steps=2), tmp_path / "d", quiet=True)
-        (tmp_path / "d" / "best" / "config.json").unlink()
         load_model(tmp_path / "d")

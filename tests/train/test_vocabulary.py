@@ -75,7 +75,7 @@ def test_a_language_model_of_a_learnt_bpe_continues_a_text_without_its_data(
     experiment, corpus, tmp_path, capsys
 ) -> None:
     train(experiment("lm"), tmp_path / "run", quiet=True)
-    words = ["generate", str(tmp_path / "run"), "--prompt", "the cat", "--max-new-tokens", "5"]
+    words = ["generate", str(tmp_path / "run"), "--prompt", "the cat", "--greedy", "--max-new-tokens", "5"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     _forget(corpus)
