@@ -139,7 +139,7 @@ def _run(
     if form == "triton step":
         return triton.step(q, k, v, kv, z, key_mask, spec)
     if form not in ("dense", "factored", "step"):
-        spec = spec.computed_by(form)
+        spec = AttentionSpec(*spec[:-1], form)  # not _replace, which the compiler of torch 2.6 does not follow
         out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)
         return out, kv, z
     spec = spec if start is None else spec.moved(start)

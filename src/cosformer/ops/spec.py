@@ -33,9 +33,6 @@ class AttentionSpec(NamedTuple):
         # not _replace, which the compiler of torch 2.6 does not follow
         return AttentionSpec(self.relu, self.causal, q_first, self.k_first + tokens, *self[4:])
 
-    def computed_by(self, backend: str) -> "AttentionSpec":
-        return AttentionSpec(*self[:-1], backend)
-
 
 SCHEMA = (
     "bool relu, bool causal, SymInt q_first, SymInt k_first, SymInt q_len, SymInt k_len, "
