@@ -159,6 +159,24 @@ def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_
     assert not left and seen[0] == seen[1] < 40
 
 
+def test_in_the_background_the_runs_are_at_the_lowest_priority_and_the_caller_is_not(fake: Callable[..., Path]) -> None:
+    runs = fake(small=40)
+    seen: list[int] = []
+
+    def look() -> None:
+        while len(words := (runs / ".queue").read_text().split() if (runs / ".queue").exists() else []) < 2:
+            time.sleep(0.01)
+        seen.append(os.getpriority(os.PRIO_PROCESS, int(words[1])))
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    left, _ = work(runs, cells("small", "softmax"), background=True)
+    thread.join(10)
+    assert not left and seen == [19]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before < 19
+
+
 def test_two_queues_do_not_share_a_folder(fake: Callable[..., Path]) -> None:
     runs = fake(small=3)
     with (runs / ".queue").open("a") as file:

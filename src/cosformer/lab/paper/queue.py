@@ -57,8 +57,6 @@ class Queue:
         self.runs.mkdir(parents=True, exist_ok=True)
         with (self.runs / ".queue").open("a") as lock:
             _lock(lock, self.runs)
-            if self.background:
-                _lower_priority()
             before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
             try:
                 self._work(lock)
@@ -116,7 +114,7 @@ class Queue:
             pass_fds=[lock.fileno()],  # a run that outlives us keeps the folder locked
         )
         if self.background:
-            _lower_session(process.pid)
+            _lower_priority(process.pid)
         self.running.append(Job(cell, process, log))
         self._note_processes(lock)
 
@@ -216,17 +214,13 @@ def _send(runs: Path, number: signal.Signals) -> int:
     return reached
 
 
-def _lower_priority() -> None:
-    """Runs inherit it. Idle scheduling where the system has it, otherwise the lowest nice level."""
-    os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _lower_session(pid: int) -> None:
-    """Where Linux shares the processors between sessions first, a run's priority counts within its own session only."""
+def _lower_priority(pid: int) -> None:
+    """A run's, never our own: idle scheduling where the system has it, otherwise the lowest nice level."""
     with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        # where Linux shares the processors between sessions first, the above counts within the run's own session only
         Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
