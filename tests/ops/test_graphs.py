@@ -213,10 +213,11 @@ def test_a_watched_call_goes_through_the_dispatcher():
     assert "linear_forward" in graph.code
 
 
-def test_a_training_call_walks_through_few_files():
+def test_a_training_call_walks_through_six_files():
     """One room after the other: whoever follows a call should not have to open more."""
     leaves = [torch.randn(1, 8, 2000, 64).requires_grad_() for _ in range(3)]
     files = set()
+    cosformer_attention(*leaves, causal=True, max_len=2000)  # the first call of a process loads the library
 
     def visit(frame, event, _):
         if event == "call" and "/cosformer/" in frame.f_code.co_filename:
@@ -227,7 +228,7 @@ def test_a_training_call_walks_through_few_files():
         cosformer_attention(*leaves, causal=True, max_len=2000).sum().backward()
     finally:
         sys.setprofile(None)
-    assert "ops/dispatch.py" in files and len(files) <= 7, sorted(files)
+    assert "ops/dispatch.py" in files and len(files) <= 6, sorted(files)
 
 
 @pytest.mark.parametrize("n", [20, 300])
