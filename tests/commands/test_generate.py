@@ -117,3 +117,16 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     (other / "experiment.json").write_text((run / "experiment.json").read_text().replace('"lm"', '"mlm"'))
     with pytest.raises(ValueError, match="task 'mlm'; only a language model"):
         command.run(parse(command, str(other), "--prompt", "def "))
+
+
+def test_without_a_model_the_one_that_is_shipped_writes(capsys):
+    texts = []
+    for words in ([], ["--prompt", command.DEFAULT_PROMPT], ["--prompt", "def "]):
+        assert command.run(parse(command, *words, "--seed", "0", "--max-new-tokens", "20")) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2] and texts[0].startswith(command.DEFAULT_PROMPT)
+
+
+def test_a_model_without_a_prompt_is_a_mistake(saved):
+    with pytest.raises(ValueError, match="--prompt is missing"):
+        command.run(parse(command, saved[1]))

@@ -13,6 +13,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "lm-wikitext103-adam-small": lm.lm_wikitext103_adam_small,
     "lm-wikitext2": lm.lm_wikitext2,
     "lm-wikitext2-small": lm.lm_wikitext2_small,
+    "lm-stdlib": lm.lm_stdlib,
     "lm-stdlib-small": lm.lm_stdlib_small,
     "mlm-wikitext103": mlm.mlm_wikitext103,
     "mlm-wikitext103-small": mlm.mlm_wikitext103_small,
