@@ -1,11 +1,15 @@
 """A run made small enough to ship, and the model that is shipped."""
 
+import gzip
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from cosformer.data.vocabulary import Bytes
 from cosformer.experiment import load_experiment
 from cosformer.recipes import recipe
 from cosformer.shipped import STDLIB_MODEL
@@ -57,13 +61,7 @@ def test_the_shipped_model_is_small_whole_and_the_recipe_s():
 
 def test_the_shipped_model_has_learned_python():
     """Its own source text, which it was not trained on: well below what the frequency of bytes gives, and what gzip gives."""
-    import gzip
-    import math
-
-    from cosformer.data.vocabulary import Bytes
-    from cosformer.train import export as module
-
-    source = open(module.__file__, "rb").read()[:2000]
+    source = Path(__file__).read_bytes()[:2000]
     model = load_model(STDLIB_MODEL)
     ids = torch.from_numpy(Bytes.ids(source).astype("int64"))[None]
     with torch.no_grad():
