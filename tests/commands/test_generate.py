@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 
 import pytest
 import torch
@@ -130,3 +131,18 @@ def test_without_a_model_the_one_that_is_shipped_writes(capsys):
 def test_a_model_without_a_prompt_is_a_mistake(saved):
     with pytest.raises(ValueError, match="--prompt is missing"):
         command.run(parse(command, saved[1]))
+
+
+def test_text_appears_while_it_is_made(saved, monkeypatch):
+    """What is written so far, whenever the model is asked for the next token."""
+    screen, seen = io.StringIO(), []
+    monkeypatch.setattr("sys.stdout", screen)
+    asked = CosformerForCausalLM.forward
+
+    def forward(self, *args, **kwargs):
+        seen.append(screen.getvalue())
+        return asked(self, *args, **kwargs)
+
+    monkeypatch.setattr(CosformerForCausalLM, "forward", forward)
+    command.run(parse(command, saved[1], "--prompt", "the cat", "--seed", "0", "--max-new-tokens", "12"))
+    assert len(set(seen)) > 4 and all(b.startswith(a) for a, b in itertools.pairwise([*seen, screen.getvalue()]))
