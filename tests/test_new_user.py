@@ -56,7 +56,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare_environment(clone: Path) -> dict[str, str]:
     """A virtual environment as `make install` leaves it, and the variables of a user who has set none."""
     venv = clone / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     python = venv / "bin" / "python"
     site = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
@@ -66,9 +66,9 @@ def bare_environment(clone: Path) -> dict[str, str]:
     )
     # a line with a path: the packages there, but no link to an editable install of ours
     (Path(site.stdout.strip()) / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    mkdocs = venv / "bin" / "mkdocs"
-    mkdocs.write_text(f'#!/bin/sh\nexec "{python}" -m mkdocs "$@"\n')
-    mkdocs.chmod(0o755)
+    for tool in ("pip", "mkdocs"):
+        (venv / "bin" / tool).write_text(f'#!/bin/sh\nexec "{python}" -m {tool} "$@"\n')
+        (venv / "bin" / tool).chmod(0o755)
     (venv / ".installed").touch()  # make need not install: that would download
     home = clone.parent / "home"
     home.mkdir()

@@ -28,6 +28,8 @@ def export(run: Path, out: Path) -> None:
     fresh = out.with_name(f"{out.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     model.save_pretrained(fresh / "best")
+    for path in (fresh / "best").glob("*.py"):
+        path.unlink()  # it leads those without this package to it; whoever has this folder has the package
     save_vocabulary(load_vocabulary(run), fresh / "best", specials=experiment.task != "lm")
     task = build_task(experiment)
     # rounding changed the weights: the scores are those of what is shipped, computed as it will be used
