@@ -215,11 +215,9 @@ def _send(runs: Path, number: signal.Signals) -> int:
 
 
 def _lower_priority(pid: int) -> None:
-    """A run's, never our own: idle scheduling where the system has it, otherwise the lowest nice level."""
+    """A run's, never our own. Not idle scheduling: on a busy machine a run would stand still for hours, its lock in hand."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, 19)
-        if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
         # where Linux shares the processors between sessions first, the above counts within the run's own session only
         Path(f"/proc/{pid}/autogroup").write_text("19")
 
