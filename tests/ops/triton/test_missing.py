@@ -15,12 +15,8 @@ from cosformer.ops.dispatch import choose
 
 def run(code):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    warnings = [
-        "-W",
-        "error",
-        "-W",
-        "ignore:Implicitly cleaning up:ResourceWarning",
-    ]  # torch 2.6 leaves a folder behind
+    # torch 2.6 leaves a folder to be cleaned up at the end
+    warnings = ["-W", "error", "-W", "ignore:Implicitly cleaning up:ResourceWarning"]
     return subprocess.run([sys.executable, *warnings, "-c", code], env=environment, capture_output=True, text=True)
 
 
