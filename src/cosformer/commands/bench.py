@@ -73,7 +73,7 @@ def _measure(args: argparse.Namespace) -> Any:
         name = "gpu"
         usable_device(args.device)
     elif resume:
-        raise ValueError("--resume goes on with a run of --attentions; the operator's is short: run it again")
+        raise ValueError("--resume continues a run of --attentions; the operator's is short: run it again")
     words = ["bench", args.bench]
     for option, value in given.items():
         words += [f"--{_FLAGS.get(option, option).replace('_', '-')}", _word(value)]

@@ -35,14 +35,14 @@ TARGETS: dict[str, tuple[str, str]] = {
     "rates": ("cosformer.lab.paper.rates", "the search of learning rates for the runs of the ledger"),
     "gates": ("cosformer.lab.paper.gates", "tables of counts that a model must beat for its claims to be judged"),
     "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
-    "continue": ("", "let them go on"),
+    "continue": ("", "let them continue"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs what is missing, uses what is there, goes on where it stopped; prints ours beside the paper's."
+        "Runs what is missing, uses what is there, continues where it stopped; prints ours beside the paper's."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
     add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
-    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
+    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command continues")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")

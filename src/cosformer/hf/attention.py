@@ -219,7 +219,7 @@ def _mention_dropout(module: nn.Module, dropout: float) -> None:
     config = getattr(module, "config", None)
     fields = [name for name in _DROPOUTS if getattr(config, name, None)] or ["attention dropout"]
     text = (
-        f"attention dropout has no linear form: cosformer attention goes on without config.{fields[0]}={dropout};"
+        f"attention dropout has no linear form: cosformer attention runs without config.{fields[0]}={dropout};"
         " set it to 0 to be rid of this message"
     )
     if text not in _told:

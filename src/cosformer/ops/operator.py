@@ -66,10 +66,11 @@ def cosformer_attention(
         of the sums' dtype it counts as that number.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
 
-    Values that are not finite: of q they reach their own row alone, of k and v every row that sees them. In a causal call they
-    may reach rows up to 256 positions (D, if larger) before them too, where zero weights meet them inside a block, with
-    ``backend="dense"`` any earlier row; never a row of another head, batch item, earlier call or packed sequence (but that
-    ``backend="batched"`` packs sequences into shared blocks). ReLU makes a zero of -inf in q and k. What stands under ``key_mask`` reaches nothing, and its gradients are zero.
+    NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
+    reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
+    ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed sequence, except that
+    ``backend="batched"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
+    reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """

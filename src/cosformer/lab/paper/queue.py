@@ -1,4 +1,4 @@
-"""Work off cells: each in a process of its own, within a time, pausing while somebody measures; go on where it stopped."""
+"""Train the cells of a ledger: each in a process of its own, within a time, pausing while somebody measures; continue where it stopped."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ class Queue:
         end = None if self.budget is None else time.monotonic() + self.budget
         while not self._stopping:
             if end is not None and time.monotonic() >= end:
-                self.say("The time is over; the same command goes on from here.")
+                self.say("The time is over; the same command continues from here.")
                 return
             while len(self.running) < self.jobs and (cell := self._next()) is not None:
                 self._start(cell, lock)
@@ -185,7 +185,7 @@ def launcher(processes: int) -> list[str]:
 
 
 def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
-    """The arguments of ``cosformer`` that begin or go on with the cell's run."""
+    """The arguments of ``cosformer`` that begin or continue the cell's run."""
     if state(cell, runs)[0] == HALF:
         return ["resume", str(place(cell, runs)), "--quiet"]
     return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
@@ -197,7 +197,7 @@ def pause(runs: Path) -> int:
 
 
 def go_on(runs: Path) -> int:
-    """Let them go on."""
+    """Let them continue."""
     return _send(runs, signal.SIGCONT)
 
 
