@@ -44,10 +44,10 @@ coverage: install
 # make test-hf TRANSFORMERS=<checkout>, of the version that is installed
 test-hf: install
 	@test -f "$(TRANSFORMERS)/tests/test_modeling_common.py" || { echo "test-hf: not run; give TRANSFORMERS=<checkout of the transformers repository>"; exit 2; }
-	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna
-	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:cacheprovider \
-		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py
-
+	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna \
+		datasets pyarrow dill multiprocess xxhash pandas python-dateutil six
+	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=tests/hf -p no:cacheprovider \
+		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py tests/hf/mixin_pipelines.py
 
 # the operator's tests with the other builds of the kernels that this processor runs
 test-instruction-sets: install

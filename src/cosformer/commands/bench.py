@@ -90,7 +90,7 @@ _FLAGS = {"memory_limit_gb": "memory_limit"}
 
 def _word(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "''"
     return value.name if isinstance(value, Path) else str(value) or "''"
 
 
@@ -107,7 +107,9 @@ def _native(add: Callable[..., Any]) -> None:
 
 
 def _jax(add: Callable[..., Any]) -> None:
-    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,4096,16384")
+    add("--lengths", type=_some_numbers, metavar="N,N,...", help="default: 1024,4096,16384; '' for none")
+    text = "to measure memory at (default: 16384,65536; '' for none)"
+    add("--memory-lengths", type=_some_numbers, metavar="N,N,...", help=text)
 
 
 def _data(add: Callable[..., Any]) -> None:
@@ -216,7 +218,7 @@ BENCHES: dict[str, Bench] = {
     "jax": Bench(
         "the JAX operator beside torch's kernels and JAX's softmax attention",
         "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
-        f"one sequence, 8 heads of 64 channels. {_QUIET} Needs cosformer[jax].",
+        f"one sequence, 8 heads of 64 channels; and its memory by length. {_QUIET} Needs cosformer[jax].",
         5,
         _jax,
         "one length, three repeats",

@@ -22,8 +22,11 @@ def tables(results: Results) -> list[Table]:
 
 
 def blocks(results: Results) -> dict[str, str]:
-    """What goes into documents, by marker: the first table, and of the operator where it becomes faster than softmax."""
-    found = {f"bench {results.benchmark}": f"{tables(results)[0].markdown}\n\n{results.source}"}
+    """What goes into documents, by marker: the first table (of JAX time and memory), and of the operator where it becomes
+    faster than softmax."""
+    made = tables(results)
+    wanted = made if results.benchmark == "jax" else made[:1]
+    found = {f"bench {results.benchmark}": "\n\n".join([*(table.markdown for table in wanted), results.source])}
     if results.benchmark == "attention":
         start = faster_from(results)
         found |= {"faster from": f"{start:,}" if start else "no measured number of", "speed": _short(results).markdown}
@@ -265,13 +268,24 @@ def _native(results: Results) -> list[Table]:
 
 
 def _jax(results: Results) -> list[Table]:
-    baselines = list(dict.fromkeys(m.baseline for m in results.measurements))
+    memory = results.find(variant="memory")
+    times = [m for m in results.measurements if m not in memory]
+    baselines = list(dict.fromkeys(m.baseline for m in times))
     rows = []
-    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in results.measurements):
-        of = {m.baseline: m for m in results.find(mode=mode, kind=kind, length=n)}
+    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in times):
+        of = {m.baseline: m for m in times if (m.mode, m.kind, m.length) == (mode, kind, n)}
         rows.append([f"{mode}, {kind}, N={n:,}", *(cell(of.get(baseline)) for baseline in baselines)])
     title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
-    return [Table(title, ["", *baselines], rows)]
+    lengths, sizes = _lengths(memory), []
+    for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
+        values = [m.value or 0.0 for n in lengths for m in memory if (m.mode, m.kind, m.length) == (mode, kind, n)]
+        sizes.append([f"{mode}, {kind}", *map(number, values), _growth(lengths, values)])
+    above = "Memory of the JAX operator above its inputs, results included: MB by length, and how it grows."
+    above = above if times else f"Times: {NOT_RUN}. {above}"
+    return [
+        Table(title, ["", *baselines], rows),
+        Table(above, ["", *(f"{n:,}" for n in lengths), "growth"], sizes),
+    ]
 
 
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
