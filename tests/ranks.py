@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 TIMEOUT = 60  # seconds after which a call counts as hung
 GROUPS: dict[int, Any] = {}  # in a child: the group of the first so many ranks, by size
+PAIRS: list[Any] = []  # in a child: the groups of ranks 0 and 1, of 2 and 3
 
 
 class Ranks:
@@ -63,6 +64,8 @@ def _serve(end: Any, rank: int, count: int, rendezvous: str) -> None:
     )
     for size in range(1, count + 1):
         GROUPS[size] = dist.new_group(range(size), timeout=timedelta(seconds=TIMEOUT))
+    for first in range(0, count - 1, 2):
+        PAIRS.append(dist.new_group([first, first + 1], timeout=timedelta(seconds=TIMEOUT)))
     while True:
         function, args = pickle.loads(end.recv_bytes())
         try:

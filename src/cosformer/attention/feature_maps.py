@@ -73,7 +73,13 @@ class FeatureMap(Attention):
             check_tensors(q, k, v, key_mask)
 
         pieces, _ = parallel.agree(group, check, q, k, v, causal=self.causal, max_len=self.max_len)
-        with without_autocast(q.device), torch.random.fork_rng(enabled=self.training):
+        if pieces.q_bounds[-1] > self.max_len:
+            raise ValueError(
+                f"the pieces have {pieces.q_bounds[-1]} tokens together, which exceeds max_len={self.max_len}; build the"
+                " attention with a larger max_len"
+            )
+        devices = [q.device] if q.is_cuda else []
+        with without_autocast(q.device), torch.random.fork_rng(devices, enabled=self.training):
             if self.training:
                 torch.manual_seed(pieces.seed)
             fq, fk = self.features(q, k, first=pieces.first, fresh=self.training)

@@ -26,8 +26,8 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # the name of torch 2.13 and later, which warn of the other
 _all_gather = getattr(collectives, "all_gather_single", collectives.all_gather_tensor)
 _SEEDS = 2**31  # what a rank draws a seed below
-# what every rank tells the others before a call; all but the first four must be equal
-_FACTS = ("valid", "queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "heads", "key_heads", "channels")
+# what every rank tells the others before a call; all but the first three must be equal
+_FACTS = ("queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "heads", "key_heads", "channels")
 _FACTS += ("value_channels", "gradients", "cu_seqlens")
 
 
@@ -55,37 +55,54 @@ class Segment(NamedTuple):
     position: int
 
 
-def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Pieces, Any]:
-    """Where the pieces lie, and what ``check`` returned: the one exchange of a few integers of a call.
+def share(group: Any, tell: Callable[[], Sequence[int]], count: int, like: Any) -> list[tuple[int, ...]]:
+    """The ``count`` integers that ``tell`` gives on each rank of ``group``, by rank; ``like``: a tensor on the group's device.
 
-    ``check`` raises on this rank's mistakes. Nobody raises before all have heard of it, so no rank waits for another that has given up.
-    ``facts``: ``causal``, ``max_len`` and ``cu_seqlens``, which all ranks must have alike.
+    ``tell`` raises on this rank's mistakes. Nobody raises before all have heard of it, so no rank waits for one that has given up.
     """
     if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
         raise ValueError(f"group is {group!r}; pass a process group of torch.distributed that this process belongs to")
-    error, checked, row = None, None, [0] * len(_FACTS)
+    error, row = None, [0] * (1 + count)
     try:
-        checked = check()
-        row = _row(q, k, v, **facts)
+        row = [1, *tell()]
     except Exception as mistake:
         error = mistake
-    rows = _exchange(row, group, q)
-    rank = dist.get_rank(group)
+    rows = _exchange(row, group, like)
     if error is not None:
         raise error
-    refused = [r for r, (valid, *_) in enumerate(rows) if not valid]
-    if refused:
-        raise ValueError(
-            f"rank {refused[0]} of the group refused its piece, so rank {rank} stops too; its error says why"
-        )
-    for name, values in zip(_FACTS[4:], list(zip(*rows, strict=True))[4:], strict=True):
+    for rank, (valid, *_) in enumerate(rows):
+        if not valid:
+            raise ValueError(
+                f"rank {rank} of the group refused its piece, so rank {dist.get_rank(group)} stops too; its error says why"
+            )
+    return [tuple(told) for _, *told in rows]
+
+
+def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Pieces, Any]:
+    """Where the pieces lie, and what ``check`` returned: the one exchange of a few integers of a call.
+
+    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len`` and ``cu_seqlens``, which all ranks must have alike.
+    """
+    checked = []
+
+    def tell() -> list[int]:
+        checked.append(check())
+        return _row(q, k, v, **facts)
+
+    rows = share(group, tell, len(_FACTS), q)
+    told = dict(zip(_FACTS, zip(*rows, strict=True), strict=True))
+    check_equal({name: told[name] for name in _FACTS[3:]})
+    q_bounds, k_bounds = ((0, *accumulate(told[name])) for name in ("queries", "keys"))
+    return Pieces(group, dist.get_rank(group), q_bounds, k_bounds, told["seed"][0]), checked[0]
+
+
+def check_equal(told: dict[str, tuple[int, ...]]) -> None:
+    """Raise, on every rank alike, where ranks have told different numbers."""
+    for name, values in told.items():
         if len(set(values)) > 1:
             raise ValueError(
                 f"{name} differs between the ranks of the group: {_shown(name, values)}; they must be equal"
             )
-    _, queries, keys, seeds, *_ = zip(*rows, strict=True)
-    q_bounds, k_bounds = ((0, *accumulate(lengths)) for lengths in (queries, keys))
-    return Pieces(group, rank, q_bounds, k_bounds, seeds[0]), checked
 
 
 def _row(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, max_len: int, cu_seqlens: Tensor | None = None) -> list[int]:
@@ -95,7 +112,7 @@ def _row(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, max_len: int, cu_seql
     bounds = 0 if cu_seqlens is None else 1 + zlib.crc32(repr(cu_seqlens.tolist()).encode())
     seed = int(torch.randint(_SEEDS, ()))
     sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
-    return [1, n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds]
+    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds]
 
 
 @torch.compiler.disable
