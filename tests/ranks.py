@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-TIMEOUT = 60  # seconds after which a call counts as hung
+TIMEOUT = 240  # seconds after which a call counts as hung
 GROUPS: dict[int, Any] = {}  # in a child: the group of the first so many ranks, by size
 PAIRS: list[Any] = []  # in a child: the groups of ranks 0 and 1, of 2 and 3
 

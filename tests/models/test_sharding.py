@@ -66,7 +66,7 @@ def trained(
     if kind == "checkpointed":
         model.gradient_checkpointing_enable()
     # plain steps: Adam makes large ones of gradients that are rounding alone
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     shards = len(lengths)
     group, rank, row = None, 0, slice(None)
     if shards > 1:

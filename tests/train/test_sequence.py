@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,28 @@ def test_a_task_that_pools_is_refused(ten, tmp_path) -> None:
 
     with pytest.raises(ValueError, match="sequence_parallel does not go with task 'classify'"):
         mesh.check(dataclasses.replace(ten.train, sequence_parallel=2), "classify", 2)
+
+
+def documented_lines() -> list[list[str]]:
+    """The lines of docs/how-to/long_sequences.md that train or resume, in their order."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "long_sequences.md").read_text(encoding="utf-8")
+    return [shlex.split(line) for line in page.splitlines() if line.startswith(("torchrun", "cosformer "))]
+
+
+@pytest.mark.slow
+def test_the_documented_lines_run(tmp_path) -> None:
+    tiny = "--quiet --train.steps 4 --train.eval-every 2 --train.save-every 2 --data.options.max_bytes 300000 --data.eval-rows 4"
+    home = os.environ | {"COSFORMER_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    lines = documented_lines()
+    assert len(lines) == 7
+    for words in lines:
+        again = "resume" in words
+        if again:  # as if it had been stopped after its first checkpoint
+            run = tmp_path / "runs" / "shards"
+            (run / "result.json").unlink()
+            (run / "checkpoints" / "checkpoint-4" / "complete.json").unlink()
+        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:]]
+        start = start if words[0] == "torchrun" else [sys.executable, "-m", *words]
+        words = [*start, *(["--quiet"] if again else tiny.split())]
+        done = subprocess.run(words, cwd=tmp_path, env=home, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]

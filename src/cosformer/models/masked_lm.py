@@ -98,4 +98,6 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]
 
     def _mean(self, scores: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
-        return self.loss_function(logits=scores, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return self.loss_function(
+            logits=scores, labels=labels.contiguous(), vocab_size=self.config.vocab_size, **kwargs
+        )

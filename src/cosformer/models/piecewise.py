@@ -93,7 +93,8 @@ def losses_in_pieces(model: nn.Module, batch: dict[str, Tensor], *, piece: int) 
 @torch.no_grad()
 def _borders(model: Any, batch: dict[str, Tensor], parts: list[slice]) -> list[tuple[States, Any]]:
     """The states before each piece, and what dropout draws its numbers from there."""
-    cache, found = _cache(model, None), [(None, _random_state())]
+    cache, found = _cache(model, None), list[tuple[States, Any]]()
+    found.append((None, _random_state()))
     for part in parts[:-1]:
         model.model(**_cut(batch, part), past_key_values=cache)
         found.append((_states(model, cache), _random_state()))

@@ -8,6 +8,7 @@ a state, whatever the length.
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ def share(group: Any, tell: Callable[[], Sequence[int]], count: int, like: Any) 
         row = [1, *tell()]
     except Exception as mistake:
         error = mistake
-    rows = _exchange(row, group, like)
+    rows = _exchange(row, group, like)  # pyright: ignore[reportCallIssue]  (the decorator hides its arguments)
     if error is not None:
         raise error
     for rank, (valid, *_) in enumerate(rows):
@@ -165,20 +166,22 @@ def attend_pieces(
     if len(bounds) == 2:  # one sequence: what a rank holds of it both begins and ends its piece
         takes, sends = [each[:1] for each in takes], [each[:1] for each in sends]
 
+    call: Any = partial(attend, max_len=max_len, backend=backend)
+
     def run(segment: Segment, state: Tensor) -> Tensor:
         keys = segment if spec.causal else Segment(-1, 0, 0, 0)  # not causal, all keys are in the sum
         at = spec if spec.causal else AttentionSpec(*spec[:2], segment.position, *spec[3:])
         mask = None if key_mask is None else key_mask[:, keys.start : keys.end]
         before = LinearState(state[..., :-1], state[..., -1], torch.tensor(segment.position), max_len)
         tensors = _cut(q, segment), _cut(k, keys), _cut(v, keys), mask, None
-        return attend(*tensors, at, before, False, max_len=max_len, backend=backend)  # pyright: ignore[reportReturnType]
+        return call(*tensors, at, before, False)
 
     def sum_up(segment: Segment) -> Tensor:
         mask = None if key_mask is None else key_mask[:, segment.start : segment.end]
         # nobody asks: the state alone is wanted
         at = AttentionSpec(spec.relu, False, 0, segment.position, *spec[4:])
         tensors = q[:, :, :0], _cut(k, segment), _cut(v, segment), mask, None
-        _, state = attend(*tensors, at, None, True, max_len=max_len, backend=backend)
+        _, state = call(*tensors, at, None, True)
         return torch.cat([state.kv, state.z[..., None]], dim=-1)
 
     own = torch.stack([sum_up(segment) for segment in sends[pieces.rank]])
@@ -191,7 +194,7 @@ def attend_pieces(
         piece = Segment(0, whole[0].start, whole[-1].end, 0)
         ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=q.device)
         tensors = _cut(q, piece), _cut(k, piece), _cut(v, piece), None, ends
-        rows.insert(1, attend(*tensors, spec, None, False, max_len=max_len, backend=backend))
+        rows.insert(1, call(*tensors, spec, None, False))
     return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
 
 
