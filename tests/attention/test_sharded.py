@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cosformer import CosformerAttention
 from cosformer.attention import ATTENTIONS, build_attention
 from ranks import GROUPS, Ranks, results
 
@@ -59,6 +60,25 @@ def test_pieces_give_what_the_whole_gives(ranks: Ranks, name: str, causal: bool,
     for pieces, one in zip(zip(*found, strict=True), attend(name, causal, training, False), strict=True):
         error = (torch.cat(pieces, 2) - one).abs().max()
         assert float(error) <= 1e-10 * float(one.abs().max()), name
+
+
+def module_rows(sharded: bool) -> Tensor:
+    """``CosformerAttention`` on the whole, or in a child on its piece."""
+    torch.manual_seed(0)
+    module = CosformerAttention(16, 2, causal=True, max_len=N, batch_first=True).double()
+    x, padding = torch.randn(2, N, 16, dtype=torch.float64), torch.rand(2, N) > 0.8
+    if not sharded:
+        return module(x, x, x, key_padding_mask=padding)[0].detach()
+    mine = slice(0, FIRST) if torch.distributed.get_rank() == 0 else slice(FIRST, N)
+    x, padding = x[:, mine], padding[:, mine]
+    with pytest.raises(ValueError, match="no rank has the keys of all"):
+        module(x, x, x, need_weights=True, group=GROUPS[2])
+    return module(x, x, x, key_padding_mask=padding, group=GROUPS[2])[0].detach()
+
+
+def test_the_module_takes_a_group(ranks: Ranks) -> None:
+    pieces = results(ranks(module_rows, True, ranks=2))
+    assert torch.allclose(torch.cat(pieces, 1), module_rows(False), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in ATTENTIONS if name not in SHARDED])
