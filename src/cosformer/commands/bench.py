@@ -76,7 +76,7 @@ def _measure(args: argparse.Namespace) -> Any:
         raise ValueError("--resume continues a run of --attentions; the operator's is short: run it again")
     words = ["bench", args.bench]
     for option, value in given.items():
-        words += [f"--{_FLAGS.get(option, option).replace('_', '-')}", _word(value)]
+        words += [f"--{_FLAGS.get(option, option).replace('_', '-')}", *([] if value is True else [_word(value)])]
     quick = {}
     if getattr(args, "quick", False):
         words.append("--quick")
@@ -139,6 +139,24 @@ def _text(add: Callable[..., Any]) -> None:
     add("--width", type=_positive, help="default: 256")
     add("--device", help="cpu or cuda (default: cpu)")
     _memory_limit(add)
+
+
+def _long(add: Callable[..., Any]) -> None:
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 16384,65536,262144,1048576")
+    add("--piece", type=_positive, help="tokens of a piece (default: 16,384)")
+    add(
+        "--whole-up-to",
+        type=_positive,
+        metavar="N",
+        help="longest sequence in one go on one process (default: 262,144)",
+    )
+    add(
+        "--memory-only",
+        action="store_true",
+        default=None,
+        help="one step of each and no timing: also on a busy machine",
+    )
+    add("--softmax-up-to", type=_positive, metavar="N", help="longest for softmax attention (default: 65,536)")
 
 
 def _memory_limit(add: Callable[..., Any]) -> None:
@@ -222,6 +240,16 @@ BENCHES: dict[str, Bench] = {
         5,
         _jax,
         "one length, three repeats",
+    ),
+    "long": Bench(
+        "a training step against the length, to a million tokens: whole, in pieces, over two processes",
+        "Tokens a second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 layers of width "
+        "128, one sequence, float32: on one process, on one process in pieces that carry the state (full gradients), on two "
+        "processes that hold half of the sequence each, and with torch's softmax attention as far as asked. Each in a fresh "
+        "process, two processes with half of the threads each. Run it on a quiet machine. Needs cosformer[hf].",
+        3,
+        _long,
+        "short lengths, one repeat",
     ),
     "text": Bench(
         "the paper's table 5: speed and memory on byte-level text, by attention and length",

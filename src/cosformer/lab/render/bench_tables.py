@@ -288,10 +288,27 @@ def _jax(results: Results) -> list[Table]:
     ]
 
 
+def _long(results: Results) -> list[Table]:
+    """Lengths down, ways to train across: memory, then speed."""
+    titles = {
+        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
+        "speed": "Tokens a second of a training step (median and quartiles).",
+    }
+    found = []
+    for kind, title in titles.items():
+        shown = [m for m in results.find(kind=kind) if m.value is not None]
+        columns = list(dict.fromkeys((m.attention, m.mode) for m in shown))
+        cells = {(m.length, m.attention, m.mode): cell(m) for m in shown}
+        rows = [[f"{n:,}", *(cells.get((n, *column), NOT_RUN) for column in columns)] for n in _lengths(shown)]
+        found.append(Table(title, ["tokens", *(", ".join(column) for column in columns)], rows))
+    return found
+
+
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "attention": _operator,
     "zoo": _zoo,
     "train": _train,
+    "long": _long,
     "text": _text,
     "generate": _generate,
     "peers": _peers,
