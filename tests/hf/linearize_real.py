@@ -23,27 +23,29 @@ from pathlib import Path
 MINILM = {
     "relu, swapped": "--attention relu --features 32",  # as many features as channels: the plain ReLU, no map
     "relu, transfer": "--attention relu --transfer-tokens {60000}",
-    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {60000}",
+    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {20000}",
     "cosformer, swapped": "--attention cosformer --features 32",
     "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
-    "cosformer, repair": "--attention cosformer --maps {cosformer, transfer} --repair-tokens {60000}",
     "relu, 1 kept": "--attention relu --maps {relu, transfer} --keep 1",
     "relu, 2 kept": "--attention relu --maps {relu, transfer} --keep 2",
     "linear, swapped": "--attention linear --features 32",
     "linear, transfer": "--attention linear --transfer-tokens {60000}",
     "performer, swapped": "--attention performer --features 32",
     "performer, transfer": "--attention performer --transfer-tokens {60000}",
-    "linear, repair": "--attention linear --maps {linear, transfer} --repair-tokens {60000}",
-    "performer, repair": "--attention performer --maps {performer, transfer} --repair-tokens {60000}",
+    "cosformer, repair": "--attention cosformer --maps {cosformer, transfer} --repair-tokens {20000}",
+    "linear, repair": "--attention linear --maps {linear, transfer} --repair-tokens {20000}",
+    "performer, repair": "--attention performer --maps {performer, transfer} --repair-tokens {20000}",
 }
 SMOLLM2 = {
     "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",
-    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {30000}",
-    "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {10000}",
+    "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8",
+    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
+    "window, 8 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {12000}",
+    "window, 2 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 2 --repair-tokens {12000}",
     "relu, transfer": "--attention relu --transfer-tokens {60000}",
-    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {30000}",
-    "relu, 8 kept": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {10000}",
-    "relu, 2 kept": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {10000}",
+    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {12000}",
+    "relu, 8 kept, repair": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {12000}",
+    "relu, 2 kept, repair": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {12000}",
     "relu, swapped": "--attention relu --features 64",
     "cosformer, swapped": "--attention cosformer --features 64",
     "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
@@ -87,7 +89,9 @@ def main() -> int:
             continue
         options = re.sub(r"\{(\d+)\}", lambda m: str(int(int(m[1]) * args.scale)), options)
         for other, place in places.items():
-            options = options.replace(f"{{{other}}}", str(place))
+            options = options.replace("{" + other + "}", str(place))
+        if "--repair-tokens" in options:
+            options += " --repair-rate 0.002"
         for stage in ("transfer", "repair"):
             options += "" if f"--{stage}-tokens" in options else f" --{stage}-tokens 0"
         command = f"linearize {source} {places[name]} {training} --dtype bfloat16 {options}"
@@ -123,7 +127,7 @@ def sentences(data: Path, work: Path) -> tuple[Path, Path]:
     if not test.exists():
         pick = random.Random(0)
         rows = {
-            part: lzma.open(data / f"sst2/{part}.tsv.xz", "rt").read().splitlines()[1:]
+            part: lzma.decompress((data / f"sst2/{part}.tsv.xz").read_bytes()).decode().splitlines()[1:]
             for part in ("train", "dev", "test")
         }
         phrases = [row.split("\t")[0].strip() for row in rows["train"]]

@@ -49,10 +49,10 @@ class LearnedMap(nn.Module):
     def reset_parameters(self) -> None:
         """The start that the class describes, drawn from its seed."""
         generator = torch.Generator().manual_seed(self.seed)
-        blocks, turn = [], torch.eye(self.head_dim, device="cpu")
+        blocks, turn = [], torch.eye(self.head_dim, device="cpu", dtype=torch.float32)
         while len(blocks) * self.head_dim < self.features:
             blocks += [turn, -turn]
-            noise = torch.randn(self.head_dim, self.head_dim, generator=generator, device="cpu")
+            noise = torch.randn(*turn.shape, generator=generator, device="cpu", dtype=torch.float32)
             turn = torch.linalg.qr(noise)[0]
         start = torch.cat(blocks, dim=1)[:, : self.features] * self.head_dim**-0.25
         for maps, bias in ((self.query, self.query_bias), (self.key, self.key_bias)):

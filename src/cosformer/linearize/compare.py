@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from cosformer.linearize.measure import perplexity
+from cosformer.linearize.measure import perplexity, precision
 from cosformer.linearize.repair import mean_state
 from cosformer.linearize.text import read_text
 
@@ -63,21 +63,24 @@ def compare_models(
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     target: Tensor | None = None
     for name in models:
-        model = load(name, dtype)
+        model = load(name)
         if model.get_output_embeddings() is not None:
             ids = torch.tensor(tokenizer(words, add_special_tokens=False, verbose=False).input_ids)[:tokens]
-            yield {"model": name, "scores": perplexities(model, ids, contexts)}
+            with precision(dtype):
+                scores = perplexities(model, ids, contexts)
+            yield {"model": name, "scores": scores}
             continue
-        found = embeddings(model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length)
+        with precision(dtype):
+            found = embeddings(model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length)
         target = found if target is None else target
         yield {"model": name, "scores": compare_embeddings(target, found)}
 
 
-def load(name: str, dtype: str) -> Any:
-    """The model of the class it was saved as."""
+def load(name: str) -> Any:
+    """The model of the class it was saved as, in float32."""
     import cosformer.hf  # noqa: F401  (registers our classes)
 
     config = AutoConfig.from_pretrained(name)
     writes = any("CausalLM" in made for made in config.architectures or ())
     kind = AutoModelForCausalLM if writes else AutoModel
-    return kind.from_pretrained(name, dtype=getattr(torch, dtype)).eval()
+    return kind.from_pretrained(name, dtype=torch.float32).eval()

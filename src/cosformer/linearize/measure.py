@@ -1,6 +1,7 @@
 """How near a linearized model is to its teacher, on rows of text."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor
 
 from cosformer.linearize.repair import as_teacher, mean_state
 from cosformer.linearize.transfer import no_cache
+
+
+def precision(dtype: str, device: str = "cpu") -> AbstractContextManager[Any]:
+    """Inside, matrix products are of ``dtype``: float32 (as it is) or bfloat16."""
+    return nullcontext() if dtype == "float32" else torch.autocast(device, getattr(torch, dtype))
 
 
 @torch.no_grad()

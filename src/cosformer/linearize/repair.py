@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D  # GPT-2's linear layer
 
 from cosformer.hf.linearized import learned_attention, mechanisms, replaced_mechanisms
 from cosformer.linearize.transfer import no_cache
@@ -18,8 +19,8 @@ from cosformer.linearize.transfer import no_cache
 _ATTENTION = re.compile("attn|attention", re.IGNORECASE)
 
 
-def projections(model: Any) -> list[str]:
-    """The linear layers of the attention layers, as the whole model names them."""
+def projections(model: Any) -> dict[str, nn.Module]:
+    """The linear layers of the attention layers, by the names that the whole model gives them."""
     prefix = next((f"{name}." for name, module in model.named_modules() if name and module is model.base_model), "")
     roots = set()
     for layer in model.config.learned["layers"]:
@@ -28,20 +29,23 @@ def projections(model: Any) -> list[str]:
         while len(parts) > 1 and _ATTENTION.search(parts[-2]):
             parts.pop()
         roots.add(prefix + ".".join(parts) + ".")
-    return [
-        name
+    return {
+        name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | _conv1d()) and any(name.startswith(root) for root in roots)
-    ]
+        if isinstance(module, nn.Linear | Conv1D) and any(name.startswith(root) for root in roots)
+    }
 
 
 def add_adapters(model: Any, rank: int, seed: int) -> list[nn.Parameter]:
     """LoRA on the projections; the parameters to train: these and the maps."""
     from peft import LoraConfig, inject_adapter_in_model
 
+    found = projections(model)
+    transposed = any(isinstance(module, Conv1D) for module in found.values())
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(found), fan_in_fan_out=transposed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=projections(model)), model)
+        inject_adapter_in_model(config, model)
     maps = [p for mechanism in mechanisms(model).values() for p in mechanism.parameters()]
     for parameter in maps:
         parameter.requires_grad_(True)
@@ -119,9 +123,3 @@ def _adapted(model: nn.Module) -> list[tuple[str, Any]]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
-
-
-def _conv1d() -> type:
-    from transformers.pytorch_utils import Conv1D  # GPT-2's linear layer
-
-    return Conv1D

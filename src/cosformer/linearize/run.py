@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from cosformer.hf.linearized import (
 )
 from cosformer.linearize import parallel
 from cosformer.linearize.card import card
-from cosformer.linearize.measure import measure
+from cosformer.linearize.measure import measure, precision
 from cosformer.linearize.progress import Bar, Progress
 from cosformer.linearize.repair import add_adapters, merge_adapters, repair_loss
 from cosformer.linearize.settings import Settings, kept_layers
@@ -277,6 +277,4 @@ class _Run:
         return [x.to(self.model.device) for x in tensors]
 
     def _precision(self) -> AbstractContextManager[Any]:
-        if self.settings.dtype == "float32":
-            return nullcontext()
-        return torch.autocast(self.model.device.type, torch.bfloat16)
+        return precision(self.settings.dtype, self.model.device.type)

@@ -23,7 +23,7 @@ class Settings:
     transfer_steps: int = 3  # steps on each batch: the teacher's pass costs more than they do
     transfer_rate: float = 0.01
     repair_tokens: int = 100_000
-    repair_rate: float = 3e-4
+    repair_rate: float = 1e-3
     rank: int = 16  # of LoRA
     against: str = "teacher"  # repair: "teacher" (its logits, or hidden states where it has none) or "text"
     held_out: int = 8  # rows of the text kept back to measure on

@@ -41,8 +41,8 @@ def read_text(files: list[Path]) -> str:
     parts = []
     for path in files:
         try:
-            data = lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
-            parts.append(data.decode("utf-8"))
+            data = path.read_bytes()
+            parts.append((lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8"))
         except FileNotFoundError:
             raise FileNotFoundError(f"no text file {path}") from None
         except (UnicodeDecodeError, lzma.LZMAError) as error:
