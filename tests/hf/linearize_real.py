@@ -51,6 +51,8 @@ SMOLLM2 = {
     "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
 }
 
+PROMPTS = ("The river rises in the mountains and flows", "In 1962 the band released their first album , which")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -77,6 +79,7 @@ def main() -> int:
         measuring = (
             f"--text {data}/wikitext-2/wiki.test.tokens.xz --tokens {args.tokens} --contexts {' '.join(args.contexts)}"
         )
+        measuring += "".join(f" --prompt {shlex.quote(prompt)}" for prompt in PROMPTS)
         table = SMOLLM2
     places = {name: args.work / f"{args.model}-{re.sub('[^a-z0-9]+', '-', name)}" for name in table}
     done = (
@@ -108,10 +111,12 @@ def measure(args: argparse.Namespace, name: str, command: str, models: list[str]
     fresh = args.work / f"{args.model}.jsonl"
     fresh.unlink(missing_ok=True)
     cosformer(f"compare {' '.join(map(shlex.quote, models))} {measuring} --dtype bfloat16 --json {fresh}")
-    scores = json.loads(fresh.read_text().splitlines()[-1])["scores"]
+    found = json.loads(fresh.read_text().splitlines()[-1])
     record = Path(models[-1]) / "linearize.json"
-    found = json.loads(record.read_text()) if record.exists() else {}
-    line = {"model": args.model, "name": name, "command": command, "scores": scores, **found}
+    done = json.loads(record.read_text()) if record.exists() else {}
+    # of the transfer's losses, layer by layer, the mean of each update
+    done["transfer"] = [round(sum(losses) / len(losses), 4) for losses in done.get("transfer", [])]
+    line = {"model": args.model, "name": name, "command": command, **found, **done} | {"model": args.model}
     with args.results.open("a") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
 

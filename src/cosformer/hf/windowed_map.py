@@ -84,6 +84,7 @@ class WindowedMap(LearnedMap):
         """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
         self.inner.check_extend(*self._wide(q, k), v, key_mask, 0 if state is None else state.seen)
         with without_autocast(q.device):
+            inner: Any = self.inner  # a FeatureMap, as the constructor saw to
             n, window = q.shape[2], self.window
             past = self._nothing(k, v) if state is None else (state.k, state.v, state.key_mask)
             new = torch.ones(len(k), n, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
@@ -91,7 +92,7 @@ class WindowedMap(LearnedMap):
                 torch.cat([a, b], dim=dim) for a, b, dim in zip(past, (k, v, new), (2, 2, 1), strict=True)
             )
             fq, fk, fv = self._features(q, keys[:, :, :n], values[:, :, :n])  # as a token comes, one leaves the window
-            fq, fk = self.inner.features(fq, fk, first=0, fresh=False)  # pyright: ignore[reportCallIssue]
+            fq, fk = inner.features(fq, fk, first=0, fresh=False)
             far, sums = linear_attention(
                 fq,
                 fk,
@@ -100,7 +101,7 @@ class WindowedMap(LearnedMap):
                 key_mask=mask[:, :n],
                 state=None if state is None else state.far,
                 return_state=True,
-                relu=self.inner.relu,  # pyright: ignore[reportArgumentType]
+                relu=inner.relu,
                 normaliser="none",
             )
             near = near_sums(q.to(fv.dtype), keys.to(fv.dtype), with_ones(values.to(fv.dtype)), mask, window)

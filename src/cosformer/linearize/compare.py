@@ -7,11 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from cosformer.attention.key_value_state import KeyValueState
 from cosformer.linearize.measure import perplexity, precision
 from cosformer.linearize.repair import mean_state
 from cosformer.linearize.text import read_text
+from cosformer.models.state_cache import StateCache, StateLayer
 
 
 @torch.no_grad()
@@ -55,8 +57,37 @@ def perplexities(model: Any, ids: Tensor, contexts: list[int]) -> dict[str, floa
     return found
 
 
+def cache_megabytes(model: Any, tokens: int) -> float:
+    """What the model carries after ``tokens`` tokens of one sequence, worked out from what it carries after one."""
+    cache: Any = StateCache() if getattr(model.config, "learned", None) else DynamicCache()
+    with torch.no_grad():
+        model.base_model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache)
+    total = 0
+    for layer in cache.layers:
+        if not isinstance(layer, StateLayer):
+            total += tokens * (layer.keys.nbytes + layer.values.nbytes)
+        else:
+            total += layer.nbytes * (tokens if isinstance(layer.state, KeyValueState) else 1)
+    return total / 1e6
+
+
+def continuation(model: Any, tokenizer: Any, prompt: str, tokens: int = 40) -> str:
+    """What the model writes after ``prompt``, always the likeliest token."""
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    out = model.generate(ids, max_new_tokens=tokens, do_sample=False, attention_mask=torch.ones_like(ids))
+    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
 def compare_models(
-    models: list[str], text: list[Path], *, tokens: int, contexts: list[int], lines: int, length: int, dtype: str
+    models: list[str],
+    text: list[Path],
+    *,
+    tokens: int,
+    contexts: list[int],
+    prompts: list[str],
+    lines: int,
+    length: int,
+    dtype: str,
 ) -> Iterator[dict[str, Any]]:
     """The scores of each model on ``text``; those of an encoder are against the first, the original."""
     words = read_text(text)
@@ -68,7 +99,12 @@ def compare_models(
             ids = torch.tensor(tokenizer(words, add_special_tokens=False, verbose=False).input_ids)[:tokens]
             with precision(dtype):
                 scores = perplexities(model, ids, contexts)
-            yield {"model": name, "scores": scores}
+            scores |= {f"cache MB at {n}": cache_megabytes(model, n) for n in (1024, 8192, 65536)}
+            yield {
+                "model": name,
+                "scores": scores,
+                "texts": {prompt: continuation(model, tokenizer, prompt) for prompt in prompts},
+            }
             continue
         with precision(dtype):
             found = embeddings(model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length)

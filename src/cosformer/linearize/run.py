@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -219,7 +219,7 @@ class _Run:
         stage: str,
         updates: int,
         update: Callable[[int], float],
-        parts: dict[str, tuple[nn.Module, torch.optim.Optimizer]],
+        parts: Mapping[str, tuple[nn.Module, torch.optim.Optimizer]],
     ) -> None:
         first = 0
         if self.saved and self.saved["stage"] == stage:
@@ -246,7 +246,7 @@ class _Run:
                 mechanism.load_state_dict(self.saved["parts"][name]["module"])
         return True
 
-    def _save(self, stage: str, update: int, parts: dict[str, Any], *, now: bool = False) -> None:
+    def _save(self, stage: str, update: int, parts: Mapping[str, Any], *, now: bool = False) -> None:
         if parallel.rank():
             return
 

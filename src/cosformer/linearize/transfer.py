@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosformer.hf.learned_map import LearnedMap
 from cosformer.linearize.parallel import average_gradients
 
 
 class TransferLayer(nn.Module):
     """Runs in place of a layer's mechanism: gives the softmax attention's output, and teaches ``student`` to give it too."""
 
-    def __init__(self, teacher: nn.Module, student: LearnedMap) -> None:
+    def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
         super().__init__()
         self.teacher, self.student = teacher, student.requires_grad_(True)
         self.optimizer = torch.optim.Adam(student.parameters(), betas=(0.9, 0.99))
