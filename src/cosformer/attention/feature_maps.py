@@ -157,6 +157,7 @@ class Relu(FeatureMap):
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
     relu = True
     maps = False
+    grouped = True
 
     def phi(self, x: Tensor) -> Tensor:
         return x  # the kernel applies the ReLU
@@ -207,6 +208,7 @@ class Linear(FeatureMap):
 
     traits = replace(Relu.traits, paper="Katharopoulos et al. 2020")
     normaliser = "add"
+    grouped = True
 
     def phi(self, x: Tensor) -> Tensor:
         return elu_plus_one(x)

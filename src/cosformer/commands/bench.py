@@ -122,6 +122,12 @@ def _generate(add: Callable[..., Any]) -> None:
     add("--tokens", type=int, help="length of the run of the step loop (default: 100,000; 0: none)")
 
 
+def _decode(add: Callable[..., Any]) -> None:
+    add("--source", metavar="DIR", help="the original, a language model")
+    add("--models", metavar="DIR,DIR,...", help="linearized models made of it")
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,8192,65536")
+
+
 def _train(add: Callable[..., Any]) -> None:
     add("--attentions", metavar="NAME,...|all", help="besides softmax (default: cosformer)")
     add("--backends", metavar="NAME,...", help="cosFormer also on these (default: chunked; '': none)")
@@ -223,6 +229,13 @@ BENCHES: dict[str, Bench] = {
         9,
         _generate,
         "short lengths and a short run: seconds",
+    ),
+    "decode": Bench(
+        "a token of a linearized model at growing contexts, against the model it was made of",
+        "Milliseconds of one token and megabytes of the cache behind a filled context (random numbers, no prefill), float32, one "
+        f"sequence. Past the length that a model was made for it is timed, not meant to be used. {_QUIET} Needs cosformer[hf].",
+        9,
+        _decode,
     ),
     "train": Bench(
         "tokens per second of each attention in a small language model; the engine",
