@@ -1,7 +1,7 @@
 """The tables of a benchmark's results. The first of each is the one to look at first."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import DIFFERENCE, NOT_RUN, Measurement, Results
@@ -255,23 +255,20 @@ def _peers(results: Results) -> list[Table]:
 
 def _native(results: Results) -> list[Table]:
     shown = results.find(baseline="limit")
-    kinds = list(dict.fromkeys(m.kind for m in shown))
-    rows = []
-    for mode, n, variant in dict.fromkeys((m.mode, m.length, m.variant) for m in shown):
-        of = {m.kind: m for m in shown if (m.mode, m.length, m.variant) == (mode, n, variant)}
-        rows.append([f"{mode}, N={n:,}, {variant}", *(cell(of.get(kind)) for kind in kinds)])
     title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
-    return [Table(title, ["", *kinds], rows), _rest(results, shown)]
+    grid = {(f"{m.mode}, N={m.length:,}, {m.variant}", m.kind): m for m in shown}
+    return [_crossed(title, grid), _rest(results, shown)]
 
 
 def _jax(results: Results) -> list[Table]:
-    baselines = list(dict.fromkeys(m.baseline for m in results.measurements))
-    rows = []
-    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in results.measurements):
-        of = {m.baseline: m for m in results.find(mode=mode, kind=kind, length=n)}
-        rows.append([f"{mode}, {kind}, N={n:,}", *(cell(of.get(baseline)) for baseline in baselines)])
     title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
-    return [Table(title, ["", *baselines], rows)]
+    return [_crossed(title, {(f"{m.mode}, {m.kind}, N={m.length:,}", m.baseline): m for m in results.measurements})]
+
+
+def _crossed(title: str, grid: Mapping[tuple[str, str], Measurement]) -> Table:
+    """``grid``: by row and column."""
+    rows, columns = (list(dict.fromkeys(key[i] for key in grid)) for i in (0, 1))
+    return Table(title, ["", *columns], [[row, *(cell(grid.get((row, x))) for x in columns)] for row in rows])
 
 
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
