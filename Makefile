@@ -82,9 +82,10 @@ gpu-table: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# docs/images, from the committed results and the formulas
+# docs/images, from the committed results and the formulas; docs/attention/matrices.png, from the attentions
 pictures: install
 	$(BIN)/python docs/images/draw.py
+	$(BIN)/python docs/attention/draw.py
 
 # wheel and sdist build; the sdist installs with a compiler and without one
 build-check: install

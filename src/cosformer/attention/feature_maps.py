@@ -1,6 +1,6 @@
 """Attention by feature maps: weights are products of features, so time and memory are linear in the length.
 
-The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1.
+The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1, a constant.
 """
 
 from dataclasses import replace
@@ -212,6 +212,20 @@ class Linear(FeatureMap):
 
     def phi(self, x: Tensor) -> Tensor:
         return elu_plus_one(x)
+
+
+class Uniform(FeatureMap):
+    """``o_i = mean of v_j over the keys that row i may see``; queries and keys are not looked at: the control that cannot attend.
+
+    A task on which it does as well as an attention that chooses says nothing about how the choice is made. One feature, the
+    constant one, so the causal form is a running mean in linear time and its state is one sum and one count a head.
+    """
+
+    traits = Traits(paper="(a control)", time="N D", memory="N", causal=True, cross=True, streaming=True)
+
+    def phi(self, x: Tensor) -> Tensor:
+        # ones that hang on x with a gradient of zero: training on several machines wants one for every parameter
+        return x[..., :1].masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 1)
 
 
 def elu_plus_one(x: Tensor) -> Tensor:

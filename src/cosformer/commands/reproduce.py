@@ -75,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cosformer.lab.paper import Request
     from cosformer.lab.paper.cells import cells_of
-    from cosformer.lab.paper.request import Request
 
     if args.target in ("pause", "continue"):
         return _pause(args)
@@ -103,9 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run], list[str]]":
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
-    from cosformer.lab.paper.estimate import estimate
-    from cosformer.lab.paper.queue import Queue
-    from cosformer.lab.paper.summary import collect, merged
+    from cosformer.lab.paper.queue import Queue, estimate
+    from cosformer.lab.paper.state import collect, merged
     from cosformer.lab.records import read_runs, write_runs
 
     known, problems = ([], []) if args.source is None else _sorted(*read_runs([args.source]))
@@ -131,8 +130,7 @@ def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run]
 
 def _missing(cells: "Sequence[Cell]", known: "Sequence[Run]", runs: Path) -> "list[Cell]":
     """The cells without a line, and those whose weights one of them needs and which are not on the disk any more."""
-    from cosformer.lab.paper.state import DONE, state
-    from cosformer.lab.paper.summary import cell_key
+    from cosformer.lab.paper.state import DONE, cell_key, state
 
     done = {cell_key(run) for run in known}
     left = [cell for cell in cells if (cell.recipe, cell.attention, cell.seed, cell.rate or 0.0) not in done]

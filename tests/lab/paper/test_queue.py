@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.estimate import estimate
-from cosformer.lab.paper.queue import Queue, go_on, pause
-from cosformer.lab.paper.state import state
-from cosformer.lab.paper.summary import collect
+from cosformer.lab.paper.queue import Queue, estimate, go_on, pause
+from cosformer.lab.paper.state import collect, state
 from cosformer.lab.records import Run, read_runs
 
 

@@ -14,10 +14,12 @@ from typing import IO
 
 from cosformer import terminal
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.state import DONE, HALF, MISSING, place, state
-from cosformer.lab.paper.summary import append_line, collect, one_line
+from cosformer.lab.paper.rates import QUARTER
+from cosformer.lab.paper.state import DONE, HALF, MISSING, append_line, collect, one_line, place, state
+from cosformer.lab.records import Run
 
 POLL_SECONDS = 0.2
+GUESS = 20.0  # minutes of one core that a run takes, where nothing like it has run yet
 STOP_SECONDS = (
     300.0  # to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
 )
@@ -199,6 +201,32 @@ def pause(runs: Path) -> int:
 def go_on(runs: Path) -> int:
     """Let them continue."""
     return _send(runs, signal.SIGCONT)
+
+
+def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
+    """A sentence with the hours of ``cells``, from the processor time of the runs in ``lines``."""
+    seconds, guessed = 0.0, 0
+    for cell in cells:
+        found = _expected_seconds(cell, lines)
+        seconds += 60 * GUESS if found is None else found
+        guessed += found is None
+    if not cells:
+        return "Nothing is missing."
+    hours = seconds / 3600
+    unknown = (
+        f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet" if guessed else ""
+    )
+    return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
+
+
+def _expected_seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
+    """From runs of the same recipe, with the same attention if there are any; a search is a quarter as long."""
+    same = [line for line in lines if line.recipe == cell.recipe]
+    closest = [line for line in same if line.attention == cell.attention] or same
+    if not closest:
+        return None
+    full = [(line.cpu_seconds or 0.0) * (QUARTER if line.extra.get("rate") else 1) for line in closest]
+    return sum(full) / len(full) / (QUARTER if cell.rate else 1)
 
 
 def _send(runs: Path, number: signal.Signals) -> int:

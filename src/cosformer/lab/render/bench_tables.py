@@ -1,7 +1,7 @@
 """The tables of a benchmark's results. The first of each is the one to look at first."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import DIFFERENCE, NOT_RUN, Measurement, Results
@@ -258,23 +258,14 @@ def _peers(results: Results) -> list[Table]:
 
 def _native(results: Results) -> list[Table]:
     shown = results.find(baseline="limit")
-    kinds = list(dict.fromkeys(m.kind for m in shown))
-    rows = []
-    for mode, n, variant in dict.fromkeys((m.mode, m.length, m.variant) for m in shown):
-        of = {m.kind: m for m in shown if (m.mode, m.length, m.variant) == (mode, n, variant)}
-        rows.append([f"{mode}, N={n:,}, {variant}", *(cell(of.get(kind)) for kind in kinds)])
     title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
-    return [Table(title, ["", *kinds], rows), _rest(results, shown)]
+    grid = {(f"{m.mode}, N={m.length:,}, {m.variant}", m.kind): m for m in shown}
+    return [_crossed(title, grid), _rest(results, shown)]
 
 
 def _jax(results: Results) -> list[Table]:
     memory = results.find(variant="memory")
     times = [m for m in results.measurements if m not in memory]
-    baselines = list(dict.fromkeys(m.baseline for m in times))
-    rows = []
-    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in times):
-        of = {m.baseline: m for m in times if (m.mode, m.kind, m.length) == (mode, kind, n)}
-        rows.append([f"{mode}, {kind}, N={n:,}", *(cell(of.get(baseline)) for baseline in baselines)])
     title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
     lengths, sizes = _lengths(memory), []
     for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
@@ -283,7 +274,7 @@ def _jax(results: Results) -> list[Table]:
     above = "Memory of the JAX operator above its inputs, results included: MB by length, and how it grows."
     above = above if times else f"Times: {NOT_RUN}. {above}"
     return [
-        Table(title, ["", *baselines], rows),
+        _crossed(title, {(f"{m.mode}, {m.kind}, N={m.length:,}", m.baseline): m for m in times}),
         Table(above, ["", *(f"{n:,}" for n in lengths), "growth"], sizes),
     ]
 
@@ -302,6 +293,12 @@ def _long(results: Results) -> list[Table]:
         rows = [[f"{n:,}", *(cells.get((n, *column), NOT_RUN) for column in columns)] for n in _lengths(shown)]
         found.append(Table(title, ["tokens", *(", ".join(column) for column in columns)], rows))
     return found
+
+
+def _crossed(title: str, grid: Mapping[tuple[str, str], Measurement]) -> Table:
+    """``grid``: by row and column."""
+    rows, columns = (list(dict.fromkeys(key[i] for key in grid)) for i in (0, 1))
+    return Table(title, ["", *columns], [[row, *(cell(grid.get((row, x))) for x in columns)] for row in rows])
 
 
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {

@@ -1,4 +1,4 @@
-"""A picture of every attention's matrix on one and the same input."""
+"""Draw matrices.png: every attention's matrix on one and the same input. `make pictures` runs it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,9 +63,12 @@ def example_attention(name: str) -> Attention:
             return build_attention(name, **sizes, causal=True).eval()
 
 
-def draw_attention_maps(path: Path, names: Sequence[str] = tuple(ATTENTIONS)) -> None:
-    """Write a PNG with one panel for each of ``names``; each panel has its own scale."""
+def picture(names: Sequence[str] = tuple(ATTENTIONS)) -> bytes:
+    """A PNG with one panel for each of ``names``; each panel has its own scale."""
     q, k = example_input()
     panels = [Panel(name, attention_matrix(example_attention(name), q, k).numpy()) for name in names]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(as_png(panels, title="Attention on one and the same input", columns=7, dpi=90))
+    return as_png(panels, title="Attention on one and the same input", columns=7, dpi=90)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("matrices.png").write_bytes(picture())

@@ -1,4 +1,4 @@
-"""Run folders that no training made, for a look at the page: ``python tests/lab/render/made_up.py FOLDER one|thirty|broken``."""
+"""Runs that no training made, as lines and as folders; for a look at the page: ``python tests/lab/made_up.py FOLDER one|thirty|broken``."""
 
 import json
 import math
@@ -12,6 +12,18 @@ import numpy as np
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 
 STEPS = 400
+SPLITS = ("valid", "test")
+
+
+def run_line(
+    recipe: str, attention: str, seed: int, scores: dict[str, float], base: float, /, **more: Any
+) -> dict[str, Any]:
+    """A line of runs.jsonl: a finished run with these scores on both splits, and a baseline of ``base``. ``more``: other fields."""
+    values = {"recipe": recipe, "task": "lm", "attention": attention, "seed": seed, "status": "done", "reason": None}
+    values |= {"score": next(iter(scores)), "scores": dict.fromkeys(SPLITS, scores)}
+    values |= {"baseline": {split: {"name": "unigram", "score": base, "error": 0.01} for split in SPLITS}}
+    values |= {"learned": dict.fromkeys(SPLITS, True), "cpu_seconds": 61.2, "machine": {"cpu": "made up"}}
+    return values | {"command": f"cosformer train {recipe} --model.attention {attention}"} | more
 
 
 def write(
