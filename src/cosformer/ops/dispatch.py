@@ -139,7 +139,8 @@ def _run(
     if form == "triton step":
         return triton.step(q, k, v, kv, z, key_mask, spec)
     if form not in ("dense", "factored", "step"):
-        spec = AttentionSpec(*spec[:-1], form)  # not _replace, which the compiler of torch 2.6 does not follow
+        *settings, _ = spec  # neither _replace nor a slice, which the compiler of torch 2.6 does not follow
+        spec = AttentionSpec(*settings, form)
         out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)
         return out, kv, z
     spec = spec if start is None else spec.moved(start)
