@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures model lint types format clean
 
 install: $(STAMP)
 
@@ -81,6 +81,12 @@ gpu-table: install
 # the documentation, into site/index.html; fails on any warning
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# the model that comes with the package, trained again: about an hour of one core; goes on where it was stopped
+model: install
+	test -f runs/lm-stdlib/experiment.json || $(BIN)/cosformer train lm-stdlib --run runs/lm-stdlib
+	$(BIN)/cosformer resume runs/lm-stdlib
+	$(BIN)/python -m cosformer.train.export runs/lm-stdlib src/cosformer/shipped/lm-stdlib
 
 # docs/images, from the committed results and the formulas; docs/attention/matrices.png, from the attentions
 pictures: install

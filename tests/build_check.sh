@@ -13,6 +13,9 @@ trap 'rm -rf "$folder"' EXIT
 
 "$PYTHON" -m build --outdir "$folder/dist" .
 ls -l "$folder/dist"
+for model in "$("$PYTHON" -m zipfile -l "$folder"/dist/*.whl)" "$("$PYTHON" -m tarfile -l "$folder"/dist/*.tar.gz)"; do
+    echo "$model" | grep -q "shipped/lm-stdlib/best/model.safetensors" || { echo "the trained model is not in it"; exit 1; }
+done
 
 check() { # name of the environment, compiler, the backend it must say
     [ "$only" = both ] || [ "$only" = "$1" ] || return 0

@@ -1,6 +1,7 @@
 """The command itself: exit codes, errors, colour."""
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,23 @@ def test_a_reader_that_went_away_is_no_failure(buffered: list[str]) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == cli.EXIT_PIPE_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("given", "set_by_us"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    ids=["nothing given", "a number given", "a policy given"],
+)
+def test_spinning_is_bounded_before_torch_is_loaded_unless_the_user_says_otherwise(given, set_by_us) -> None:
+    code = (
+        "import os, sys, importlib.abc\n"
+        "class Watch(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': print('torch with', os.environ.get('GOMP_SPINCOUNT'))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "from cosformer.cli import main\n"
+        "main(['list', 'attentions'])"
+    )
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == f"torch with {set_by_us}"

@@ -1,5 +1,6 @@
 """The documentation keeps its word: its code runs, its commands parse, its pictures are current, its site builds."""
 
+import json
 import os
 import re
 import runpy
@@ -78,6 +79,21 @@ def test_the_tutorial_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             trained += words[0] == "train"
             assert cli.main([*words, *(TINY.split() if words[0] == "train" else ())]) == 0, words
     assert trained >= 3 and (tmp_path / "report.html").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_torchrun_line_works(tmp_path: Path) -> None:
+    """The one that needs no GPU, word by word; it trains for seconds."""
+    (line,) = [
+        x for x in PAGES["how-to/cluster.md"].splitlines() if x.startswith("torchrun") and "lm-stdlib-small" in x
+    ]
+    words = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)[1:], *TINY.split()]
+    # PET_STANDALONE: a free port instead of a fixed one
+    environment = os.environ | {"PET_STANDALONE": "1", "COSFORMER_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "runs" / "two" / "result.json").read_text())
+    assert result["processes"] == 2 and result["steps"] == 4
 
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{page}: {' '.join(words)}" for page, words in COMMANDS])

@@ -15,6 +15,7 @@ from cosformer import cli
 from cosformer._version import __version__
 from cosformer.commands.bench import BENCHES
 from cosformer.extras import MissingExtra, require
+from cosformer.shipped import STDLIB_MODEL
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -131,6 +132,14 @@ def test_the_papers_agree_with_the_package() -> None:
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert (ROOT / "src" / "cosformer" / "py.typed").exists()
+
+
+def test_every_file_of_the_shipped_model_is_package_data() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["cosformer"]
+    package = ROOT / "src" / "cosformer"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {path for path in STDLIB_MODEL.rglob("*") if path.is_file()}
+    assert files <= packed and {path.name for path in files} >= {"model.safetensors", "README.md", "result.json"}
 
 
 def test_contributing_names_files_that_exist() -> None:

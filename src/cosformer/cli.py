@@ -15,7 +15,10 @@ from cosformer.suggest import unknown
 
 # name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("cosformer.commands.demo", "see it work: exactness, speed, two small models, their text, a report"),
+    "demo": (
+        "cosformer.commands.demo",
+        "see it work: exactness, speed, training, a million bytes read, text written, a report",
+    ),
     "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
     "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
     "list": ("cosformer.commands.list", "the table of attentions"),

@@ -48,8 +48,8 @@ class ModelConfig:
     vocabulary and the classes come from the data."""
 
     preset: str  # the architecture that the other fields change
-    attention: str = "cosformer"  # a name of `cosformer list`
-    # its options, one by one: --model.attention-options.KEY VALUE
+    attention: str = "cosformer"  # a name of `cosformer list`, or several for layers by turns: local,cosformer
+    # its options, one by one: --model.attention-options.KEY VALUE; of several, KEY is as local.window
     attention_options: dict[str, Option] = field(default_factory=dict)
     layers: int | None = None  # how many; None: the preset's
     width: int | None = None  # of the hidden states; None: the preset's

@@ -1,5 +1,6 @@
 """`cosformer demo`: the whole story at a tiny size, and no claim of what it did not find."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from cosformer.lab.bench import exactness, measure
 @pytest.fixture
 def short_demo(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(demo, "LENGTHS", (64, 128))
+    monkeypatch.setattr(demo, "LENGTH", 64)
+    monkeypatch.setattr(demo, "STOPS", (128, 1024))
+    monkeypatch.setattr(demo, "WRITTEN", 40)
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.001)
     before = torch.get_num_threads()
     yield
@@ -43,10 +47,23 @@ def test_demo_tells_the_whole_story(
     assert "All 1 measurements are within their limit" in out
     assert "From 64 to 128 tokens, 2 times as many" in out
     assert "bytes a second" in out and "\ncosformer " in out and "\nsoftmax " in out
-    assert "The state had " in out and "def " in out
+    text = out[out.index("$ cosformer generate") :].split("\n\n")[1]
+    assert text.startswith(demo.PROMPT) and len(text) > len(demo.PROMPT) + 20
     assert str((folder / "report.html").resolve()) in out
     assert "Exactness" in (folder / "report.html").read_text()
     assert (folder / "speed-causal.svg").exists()
+    # the ratio is that of the times beside it
+    rows = re.findall(r"^[\d,]+ +([\d.,]+) ms +([\d.,]+) ms +([\d.]+)x", out, re.MULTILINE)
+    assert len(rows) == 2
+    for ours, theirs, shown in (map(float, row) for row in rows):
+        low, high = (theirs - 0.05) / (ours + 0.05) - 0.05, (theirs + 0.05) / max(ours - 0.05, 1e-9) + 0.05
+        assert low <= shown <= high
+    # the state is as large after 1,024 bytes as after 128; keys and values grow with them
+    read = [re.split(r" {2,}", line.strip()) for line in out.splitlines() if re.match(r"(128|1,024) ", line)]
+    (_, _, state, _, cache), (_, _, later_state, _, later_cache) = read[-2:]
+    assert state == later_state and cache != later_cache
+    # both models were trained, to the same number of updates
+    assert {path.name for path in (folder / "runs").iterdir()} == {"cosformer", "softmax"}
 
 
 def test_without_an_extra_it_says_what_is_left_out(

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 
 import pytest
 import torch
@@ -117,3 +118,31 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     (other / "experiment.json").write_text((run / "experiment.json").read_text().replace('"lm"', '"mlm"'))
     with pytest.raises(ValueError, match="task 'mlm'; only a language model"):
         command.run(parse(command, str(other), "--prompt", "def "))
+
+
+def test_without_a_model_the_one_that_is_shipped_writes(capsys):
+    texts = []
+    for words in ([], ["--prompt", command.DEFAULT_PROMPT], ["--prompt", "def "]):
+        assert command.run(parse(command, *words, "--seed", "0", "--max-new-tokens", "20")) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2] and texts[0].startswith(command.DEFAULT_PROMPT)
+
+
+def test_a_model_without_a_prompt_is_a_mistake(saved):
+    with pytest.raises(ValueError, match="--prompt is missing"):
+        command.run(parse(command, saved[1]))
+
+
+def test_text_appears_while_it_is_made(saved, monkeypatch):
+    """What is written so far, whenever the model is asked for the next token."""
+    screen, seen = io.StringIO(), []
+    monkeypatch.setattr("sys.stdout", screen)
+    asked = CosformerForCausalLM.forward
+
+    def forward(self, *args, **kwargs):
+        seen.append(screen.getvalue())
+        return asked(self, *args, **kwargs)
+
+    monkeypatch.setattr(CosformerForCausalLM, "forward", forward)
+    command.run(parse(command, saved[1], "--prompt", "the cat", "--seed", "0", "--max-new-tokens", "12"))
+    assert len(set(seen)) > 4 and all(b.startswith(a) for a, b in itertools.pairwise([*seen, screen.getvalue()]))

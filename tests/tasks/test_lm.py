@@ -257,3 +257,15 @@ def test_words_and_bytes_of_the_real_set(make: Callable, real: Callable[[str], P
     )
     assert 1e6 / math.log(scores["word_perplexity"]) == pytest.approx(217_646, rel=1e-9)
     assert 1e6 / math.log(2) / scores["bits_per_byte"] == pytest.approx(len(raw), rel=1e-9)
+
+
+def test_layers_take_several_attentions_by_turns(make: Callable, wikitext: str) -> None:
+    task = make("lm", "wikitext2", length=16, path=wikitext)
+    mixed = replace(PLAIN, layers=3, attention="local,cosformer", attention_options={"local.window": 4})
+    config = task.config(mixed)
+    assert config.layer_attentions == ["local", "cosformer", "local"]
+    assert config.layer_options == [{"window": 4}, {}, {"window": 4}]
+    with pytest.raises(ValueError, match=r"say whose they are, as local\.window"):
+        task.config(replace(mixed, attention_options={"window": 4}))
+    with pytest.raises(ValueError, match="unknown attention 'locl'"):
+        task.config(replace(mixed, attention="locl,cosformer", attention_options={}))

@@ -274,3 +274,19 @@ def test_a_finished_run_goes_on_for_longer(small, tmp_path, capsys) -> None:
     assert "on from update 6 to 10" in capsys.readouterr().err
     assert json.loads((run / "result-6.json").read_text())["scores"] == first["scores"] != longer["scores"]
     assert resume(run, quiet=True) == json.loads((run / "result.json").read_text())
+
+
+@pytest.mark.slow
+def test_messages_of_other_libraries_do_not_leak(small, tmp_path) -> None:
+    """A run that is trained, resumed, scored and used says what we say, and nothing of transformers' own."""
+    run = tmp_path / "run"
+    train(small(steps=8, save_every=4), run, quiet=True)
+    (run / "result.json").unlink()
+    for words in (
+        ["resume", "--quiet", str(run)],
+        ["eval", str(run)],
+        ["generate", str(run), "--prompt", "a", "--seed", "0"],
+    ):
+        done = subprocess.run([sys.executable, "-m", "cosformer", *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""

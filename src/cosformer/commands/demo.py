@@ -1,10 +1,13 @@
-"""``cosformer demo``: the whole story in a few minutes, with no download: exact, fast, trained, generating, and a report."""
+"""``cosformer demo``: the whole story in a few minutes, with no download: exact, fast, learning, reading, writing, and a report."""
 
 import argparse
 import json
+import math
+import shlex
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
 LENGTHS = (1024, 4096, 16384)
 HEADS, HEAD_DIM = 8, 64
 ATTENTIONS = ("cosformer", "softmax")
-STEPS = 200
-PROMPT = "def "
+LENGTH = 2048  # bytes of a training row, as those that the shipped model was trained on
+STEPS = 120
+STOPS = (4_096, 65_536, 262_144, 1_000_000)  # bytes read, where memory and speed are shown
+PROMPT, SEED, WRITTEN = "class ", 1, 700
 PLAIN_LIMIT = 2e9  # bytes of the N x N matrices up to which plain softmax is run
 
 
@@ -46,11 +51,15 @@ def run(args: argparse.Namespace) -> int:
     results.mkdir(parents=True, exist_ok=True)
     exact = _show_exactness(results)
     _show_speed(results, args.threads)
-    left_out = _train_and_generate(folder, args.steps, args.threads)
+    left_out = _missing()
+    if not left_out:
+        _show_training(folder, args.steps, args.threads)
+        _show_reading()
+        _show_writing()
     _show_report(folder)
     print(f"\n{time.monotonic() - start:.0f} seconds in all, on {args.threads} threads.")
-    for line in left_out:
-        print(line)
+    if left_out:
+        print(f"Training, reading, writing and their part of the report were left out: {left_out}")
     if not exact:
         print("Some forms are not exact on this machine: `cosformer check` shows which; please report its output.")
         return 1
@@ -66,6 +75,18 @@ def new_folder(given: Path | None) -> Path:
         return given
     names = (Path("cosformer-demo" + (f"-{number}" if number > 1 else "")) for number in range(1, sys.maxsize))
     return next(path for path in names if not path.exists())
+
+
+def _missing() -> str:
+    """What to install before models can be trained and used; empty where all is there."""
+    from cosformer.extras import MissingExtra, require
+
+    try:
+        for package in ("transformers", "accelerate", "tqdm"):
+            require("train", package)
+    except MissingExtra as missing:
+        return str(missing)
+    return ""
 
 
 def _head(number: int, question: str, text: str) -> None:
@@ -170,112 +191,96 @@ def _megabytes(found: int | None) -> str:
     return "not run" if found is None else f"{found / 1e6:,.0f}"
 
 
-# --- 3. and 4. trained, and generating
+# --- 3. trained
 
 
-def _train_and_generate(folder: Path, steps: int, threads: int) -> list[str]:
-    """Returns what was left out for want of a package, with the line that brings it."""
-    from cosformer.extras import MissingExtra, require
+def _show_training(folder: Path, steps: int, threads: int) -> None:
+    from cosformer.lab.bench.turns import train_in_turns
+    from cosformer.lab.records import read_run
 
-    _head(3, "Does it learn?", "A byte-level language model on Python's own sources, once with each attention.")
-    try:
-        for package in ("transformers", "accelerate", "tensorboard", "tqdm"):
-            require("train", package)
-    except MissingExtra as missing:
-        print("Left out.\n")
-        return [f"Training, generation and their part of the report were left out: {missing}"]
+    words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by update in turns."
+    _head(3, "Does it learn?", words)
     runs = {name: folder / "runs" / name for name in ATTENTIONS}
-    rows = []
+    train_in_turns({path: demo_experiment(name, steps, threads) for name, path in runs.items()})
+    rows, speeds, base = [], [], 0.0
     for name, path in runs.items():
-        result = _train(demo_experiment(name, steps, threads), path)
-        scores = result["scores"]["test"]
-        speed = result["tokens"] / result["seconds"]
+        run, _ = read_run(path)
+        if run is None or not run.finished:
+            raise KeyboardInterrupt  # it was asked to stop
+        speeds.append(statistics.median(speed for _, speed in run.train_curve("tokens_per_second")))
+        scores, base = run.scores["test"], run.baseline["test"]["score"] / math.log(2)
         rows.append(
-            [
-                name,
-                f"{scores['loss']:.3f}",
-                f"{scores['bits_per_byte']:.3f}",
-                f"{result['seconds']:.0f} s",
-                f"{speed:,.0f}",
-            ]
+            [name, f"{speeds[-1]:,.0f}", f"{run.train_loss[0][1] / math.log(2):.2f}", f"{scores['bits_per_byte']:.2f}"]
         )
-    base = result["baseline"]["test"]  # pyright: ignore[reportPossiblyUnboundVariable]
-    print(terminal.table(["attention", "nats a byte", "bits a byte", "time", "bytes a second"], rows))
+    print(terminal.table(["attention", "bytes a second", "bits a byte at first", "held out, at the end"], rows))
     print(
-        f"\nGuessing bytes by how frequent they are gives {base['score']:.3f} nats. {steps} updates are a beginning.\n"
+        f"\nGuessing bytes by how frequent they are takes {base:.2f} bits. At this length cosFormer does {speeds[0] / speeds[1]:.1f} times as"
+        f" many bytes a second.\n{steps} updates are a beginning; what an hour of them makes of it comes below.\n"
     )
-    _generate(runs["cosformer"])
-    return []
 
 
 def demo_experiment(attention: str, steps: int, threads: int) -> "Experiment":
-    """The recipe ``lm-stdlib-small``, shortened to ``steps`` updates."""
+    """The recipe ``lm-stdlib-small`` with longer rows, shortened to ``steps`` updates."""
     from dataclasses import replace
 
     from cosformer.recipes import recipe
 
     plain = recipe("lm-stdlib-small")
-    every = max(1, steps // 4)
-    rhythm = {"eval_every": every, "save_every": every, "log_every": max(1, steps // 20), "warmup": steps // 10}
-    train = replace(plain.train, steps=steps, threads=threads, tracker="none", **rhythm)
-    return replace(plain, model=replace(plain.model, attention=attention), train=train)
+    rhythm = {"eval_every": steps, "save_every": steps, "log_every": max(1, steps // 30), "warmup": steps // 10}
+    train = replace(plain.train, steps=steps, batch=2, eval_batch=2, threads=threads, tracker="none", **rhythm)
+    data, model = replace(plain.data, length=LENGTH, eval_rows=16), replace(plain.model, attention=attention)
+    return replace(plain, data=data, model=model, train=train)
 
 
-def _train(experiment: "Experiment", path: Path) -> dict[str, Any]:
-    from cosformer.train import train
-
-    result = train(experiment, path)
-    if "scores" not in result:
-        raise KeyboardInterrupt
-    return result
+# --- 4. reading, and 5. writing, with the model that comes with the package
 
 
-def _generate(run: Path) -> None:
-    """Write some text with the trained model, and show that its memory does not grow."""
-    from cosformer.train import load_model
-
-    _head(4, "Does it write?", "Byte by byte, from a state of constant size.")
-    model = load_model(run)
-    sizes = []
-    sys.stdout.write(PROMPT)
-    for piece, size in generate(model, PROMPT, model.config.max_position_embeddings - 1):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-        sizes.append(size)
-    config = model.config
-    key_value = 2 * 4 * config.num_hidden_layers * config.hidden_size * (len(PROMPT) + len(sizes))
-    print(
-        f"\n\nThe state had {sizes[0]:,} bytes after the first byte and {sizes[-1]:,} after {len(sizes)}; a key-value cache"
-    )
-    print(f"would have {key_value:,} bytes by now, and grow on.\n")
-
-
-def generate(model: Any, prompt: str, tokens: int) -> Iterator[tuple[str, int]]:
-    """Text drawn byte by byte, each with the bytes of the state after it. ``tokens``: with those of the prompt."""
+def _show_reading() -> None:
     import torch
 
-    from cosformer.data.vocabulary import Bytes
-    from cosformer.models.state_cache import StateCache
+    from cosformer.data import load_dataset
+    from cosformer.lab.bench.reading import lengthened, read
+    from cosformer.shipped import STDLIB_MODEL
+    from cosformer.train import load_model
 
-    vocabulary = Bytes(special=True)
-    generator = torch.Generator().manual_seed(0)
-    cache = StateCache(model.config.num_hidden_layers)
-    ids = torch.tensor([[model.config.bos_token_id, *Bytes.ids(prompt.encode()).tolist()]])
-    with torch.no_grad():
-        for _ in range(tokens - ids.shape[1]):
-            logits = model(ids, past_key_values=cache).logits[0, -1] / 0.7  # below 1: more cautious
-            logits[model.config.eos_token_id] = -torch.inf  # go on past the end of a file
-            ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)[None]
-            yield vocabulary.decode(ids[0].numpy()), cache.nbytes
+    _head(4, "How far can it read?", f"{STOPS[-1]:,} bytes of source text, with a state of constant size.")
+    model = lengthened(load_model(STDLIB_MODEL), STOPS[-1])  # pyright: ignore[reportArgumentType]
+    text = load_dataset("python", max_bytes=2 * max(STOPS[-1], 100_000)).splits["train"].tokens.flat[: STOPS[-1]]
+    rows = []
+    terminal.status(f"reading {len(text):,} bytes ...")
+    for r in read(model, torch.from_numpy(text.astype("int64")), STOPS):
+        grown = "not measured" if r.process is None else f"{r.process / 1e6:,.1f} MB"
+        sizes = [f"{r.state / 1e6:,.2f} MB", grown, f"{r.key_value / 1e6:,.0f} MB"]
+        rows.append([f"{r.tokens:,}", f"{r.per_second:,.0f}", *sizes])
+        terminal.status(f"reading {len(text):,} bytes, {r.tokens:,} done ...")
+    terminal.status("")
+    header = ["bytes read", "bytes a second", "the state", "the process grew", "a key-value cache would take"]
+    print(terminal.table(header, rows))
+    print(
+        f"\nThe weights are those of the next part, which learned from rows of {LENGTH:,} bytes: at this length time and memory are"
+        " shown, not what it understands.\n"
+    )
 
 
-# --- 5. the report
+def _show_writing() -> None:
+    from cosformer.commands import generate
+
+    words = ["--prompt", PROMPT, "--seed", str(SEED), "--max-new-tokens", str(WRITTEN)]
+    what = "The model that comes with this package: an hour of one core, on the sources of Python's library."
+    _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(words)}")
+    parser = argparse.ArgumentParser()
+    generate.configure(parser)
+    generate.run(parser.parse_args(words))
+    print()
+
+
+# --- 6. the report
 
 
 def _show_report(folder: Path) -> None:
     from cosformer.lab.render import write_report
 
-    _head(5, "Show me.", "One page with all of this, for a browser.")
+    _head(6, "Show me.", "One page with all of this, for a browser.")
     runs = [folder / "runs"] if (folder / "runs").is_dir() else []
     for problem in write_report(folder / "report.html", runs, folder / "results"):
         print(f"skipped: {problem}", file=sys.stderr)

@@ -7,17 +7,23 @@ from typing import Any
 
 from cosformer.experiment import EXPERIMENT_FILE, load_experiment
 from cosformer.extras import require
+from cosformer.shipped import STDLIB_MODEL
 from cosformer.suggest import check_model_path
 
 DEFAULT_TOKENS = 200
+DEFAULT_PROMPT = "class "  # of the model that comes with the package
 TEMPERATURE, TOP_P = 0.8, 0.95  # text that stays on its subject and does not repeat itself
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help="a run's folder, a directory with a saved causal model, or a name on the hub"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="a run's folder, a directory with a saved causal model, or a name on the hub (default: a small model of Python"
+        " sources that comes with this package)",
     )
-    parser.add_argument("--prompt", required=True, help="the text to continue; - reads it from standard input")
+    parser.add_argument("--prompt", help="the text to continue; - reads it from standard input")
     parser.add_argument(
         "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
     )
@@ -43,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{', '.join(given)} shape what is drawn at random; leave out --greedy")
     if not args.greedy:
         shape = {"temperature": TEMPERATURE, "top_p": TOP_P} | shape
-    check_model_path(args.model)
+    if args.prompt is None and args.model is not None:
+        raise ValueError("--prompt is missing: the text to continue, or - to read it from standard input")
+    name = str(STDLIB_MODEL) if args.model is None else args.model
+    check_model_path(name)
     require("hf", "transformers")
     import torch
     import transformers
@@ -52,10 +61,11 @@ def run(args: argparse.Namespace) -> int:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    is_run = (Path(args.model) / EXPERIMENT_FILE).is_file()
-    model, tokenizer = _from_run(Path(args.model)) if is_run else _from_model(args.model)
+    is_run = (Path(name) / EXPERIMENT_FILE).is_file()
+    model, tokenizer = _from_run(Path(name)) if is_run else _from_model(name)
     model.to(args.device).eval()
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    given = DEFAULT_PROMPT if args.prompt is None else args.prompt
+    prompt = sys.stdin.read() if given == "-" else given
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)
     if not ids.shape[1]:
         raise ValueError("the prompt holds no token; give at least one word")

@@ -116,7 +116,7 @@ def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run]
         missing = _with_rates(missing)
     journal = args.json or args.runs / f"{args.target}.jsonl"
     if missing and not args.show:
-        _say(estimate(missing, merged(collect(cells, args.runs)[0], known), args.jobs))
+        _say(estimate(missing, [*known, *_timed(cells, args)], args.jobs))
         options = (args.jobs, args.budget, args.pause_while, _threads(args), _processes(args.scale))
         left = Queue(args.runs, missing, *options, say=_say, journal=journal, background=args.scale == "small").go()
     here, found = collect(cells, args.runs)
@@ -182,11 +182,12 @@ def _sorted(runs: "list[Run]", problems: list[str]) -> "tuple[list[Run], list[st
 
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
-    """One shell line for each cell that is not done."""
-    from cosformer.lab.paper.queue import command, launcher
+    """One shell line for each cell that is not done, with the time it will take where something like it has run."""
+    from cosformer.lab.paper.queue import command, estimate, launcher, minutes
     from cosformer.lab.paper.state import DONE, state
 
-    done = 0
+    runs = _timed(cells, args)
+    done, left = 0, []
     for cell in cells:
         kind, why = state(cell, args.runs)
         if kind == DONE:
@@ -195,9 +196,21 @@ def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
         words = command(cell, args.runs, _threads(args))
         count = _processes(args.scale)(cell)
         start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
-        print(shlex.join([*start, *words]) + (f"  # {why}" if why else ""))
+        left.append(cell)
+        said = ", ".join(filter(None, (why, minutes(cell, runs))))
+        print(f"{shlex.join([*start, *words])}  # {said}")
     found = f"{done} of {len(cells)} runs are there already" if cells else f"{args.target} trains nothing"
-    print(f"# {found}", file=sys.stderr)
+    said = f"; {estimate(left, runs, args.jobs)}" if left and args.scale == "small" else ""
+    print(f"# {found}{said}", file=sys.stderr)
+
+
+def _timed(cells: "Sequence[Cell]", args: argparse.Namespace) -> "list[Run]":
+    """Runs whose times tell how long others will take: those that are here, and those that are committed."""
+    from cosformer.lab.paper.state import collect
+    from cosformer.lab.records import read_runs
+
+    committed = [args.docs / "results" / name for name in ("runs.jsonl", "rates.jsonl", "runs-v1.jsonl")]
+    return [*collect(cells, args.runs)[0], *read_runs(path for path in committed if path.exists())[0]]
 
 
 def _threads(args: argparse.Namespace) -> int | None:

@@ -11,8 +11,9 @@ from cosformer.models import config as configuration
 AUTO_CLASSES = {model: auto for auto, model in configuration.AUTO_CLASSES.items()}
 
 
-def model_card(title: str, body: str, auto_class: str, tag: str) -> ModelCard:
-    """A card with our metadata, ``body``, and how the model is loaded."""
+def model_card(title: str, body: str, auto_class: str, tag: str, *, said: bool = False) -> ModelCard:
+    """A card with our metadata, ``body``, and how the model is loaded. ``said``: ``body`` has the data, training and scores."""
+    unsaid = "Data, training and evaluation: not stated. Fill this in before sharing the model.\n"
     data = ModelCardData(library_name="transformers", tags=["cosformer", tag])
     return ModelCard(
         f"""---
@@ -30,9 +31,7 @@ from transformers import {auto_class}
 
 model = {auto_class}.from_pretrained("PATH")
 ```
-
-Data, training and evaluation: not stated. Fill this in before sharing the model.
-"""
+{"" if said else chr(10) + unsaid}"""
     )
 
 

@@ -60,7 +60,8 @@ class Task(ABC):
             "hidden_dropout_prob": model.dropout,
         }
         changes |= {key: value for key, value in named.items() if value is not None}
-        changes |= {"attention": model.attention, "attention_options": dict(model.attention_options) or None}
+        layers = model.layers or preset(model.preset).num_hidden_layers
+        changes |= _attentions(model.attention, dict(model.attention_options), layers)
         return fitted(preset(model.preset, **changes | model.fields), model, self.length)
 
     # --- training rows
@@ -137,3 +138,23 @@ def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> Cosform
             f" {needed} or more, or data.length (for documents, the set's option max_length) to less"
         )
     return config
+
+
+def _attentions(names: str, options: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The fields of the config for one attention, or for several by turns: layer i of ``local,cosformer`` takes name i mod 2.
+
+    An option of one of several is given with its name, as ``local.window``.
+    """
+    if "," not in names:
+        return {"attention": names, "attention_options": options or None}
+    turns = names.split(",")
+    strange = [key for key in options if key.partition(".")[0] not in turns or "." not in key]
+    if strange:
+        raise ValueError(
+            f"attention_options {', '.join(strange)}: of {names} say whose they are, as {turns[0]}.{strange[0]}"
+        )
+    mine = {
+        name: {key.partition(".")[2]: options[key] for key in options if key.startswith(f"{name}.")} for name in turns
+    }
+    chosen = [turns[i % len(turns)] for i in range(layers)]
+    return {"attention": chosen, "attention_options": [mine[name] for name in chosen]}

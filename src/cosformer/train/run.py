@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +33,13 @@ SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
-def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped)."""
+def train(
+    experiment: Experiment, run: Path, *, quiet: bool = False, wait: Callable[[], object] | None = None
+) -> dict[str, Any]:
+    """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped).
+
+    ``wait`` is called before every update, and the time it takes is not counted: runs that are compared can take turns.
+    """
     if (run / EXPERIMENT_FILE).exists() and _first_process():
         raise FileExistsError(
             f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
@@ -43,7 +50,7 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
         checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
-    return _train_and_score(experiment, task, model, run, None, quiet)
+    return _train_and_score(experiment, task, model, run, None, quiet, wait)
 
 
 def resume(
@@ -125,12 +132,19 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
         raise ValueError(f"which={which!r}; known: best, last")
     if place is None or not (place / "config.json").is_file():
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
+    disable_progress_bar()  # a line of its own for every model that is loaded says nothing
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
-    return getattr(hf, kind).from_pretrained(place).eval()
+    return getattr(hf, kind).from_pretrained(place, dtype=torch.float32).eval()
 
 
 def _train_and_score(
-    experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
+    experiment: Experiment,
+    task: Task,
+    model: PreTrainedModel,
+    run: Path,
+    checkpoint: Path | None,
+    quiet: bool,
+    wait: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     disable_progress_bar()  # transformers would draw one over ours for every file it writes
     if experiment.train.tracker in ("wandb", "trackio"):
@@ -143,6 +157,8 @@ def _train_and_score(
         callbacks.append(_tensorboard(run, 0 if checkpoint is None else checkpoints.step_of(checkpoint)))
     set_seed(experiment.train.seed)
     engine = Engine(experiment, task, model, run, callbacks=callbacks)
+    if wait is not None:
+        engine.add_callback(_Wait(engine, wait))
     record = _Record(engine, task)
     if checkpoint is not None:
         engine.load_counters(checkpoint)
@@ -199,6 +215,18 @@ def beats(
         error = (found["error"] ** 2 + base_error**2) ** 0.5
         learned[name] = bool(sign * (found[task.score] - base) > LEARNED_ERRORS * error)
     return learned
+
+
+class _Wait(TrainerCallback):
+    """Something else happens before each update, in time that is not the run's."""
+
+    def __init__(self, engine: Engine, wait: Callable[[], object]) -> None:
+        self.engine, self.wait = engine, wait
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        started = time.monotonic()
+        self.wait()
+        self.engine.leave_out(time.monotonic() - started)
 
 
 class _Record:

@@ -72,10 +72,12 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
             raise ValueError(
                 f"model.{ours}={asked}, but the weights in {source} have {field}={getattr(saved, field)}; leave it out"
             )
-    if model.attention != saved.attention:
+    turns = model.attention.split(",")
+    if [turns[i % len(turns)] for i in range(saved.num_hidden_layers)] != saved.layer_attentions:
+        had = ",".join(saved.layer_attentions) if isinstance(saved.attention, list) else saved.attention
         raise ValueError(
-            f"model.attention={model.attention!r}, but the weights in {source} were trained with {saved.attention!r};"
-            f" say --model.attention {saved.attention}"
+            f"model.attention={model.attention!r}, but the weights in {source} were trained with {had!r};"
+            f" say --model.attention {had}"
         )
     changes: dict[str, Any] = {key: value for key, value in needed.items() if key not in _LEARNED}
     if model.dropout is not None:

@@ -13,7 +13,7 @@ from cosformer import cli
 from cosformer.lab import numbers as paper
 from cosformer.lab.paper import Request, algorithms, figures, tables
 from cosformer.lab.paper.samples import Sample, as_text, shortened
-from cosformer.lab.records import Measurement, Results, Run
+from cosformer.lab.records import Measurement, Results, Run, write_runs
 from cosformer.lab.render.paper_tables import Entry
 from cosformer.lab.render.result_figures import our_trade_offs
 
@@ -188,6 +188,28 @@ def test_a_dry_run_says_what_it_would_train(tmp_path: Path, capsys: pytest.Captu
     # its claims are about the small recipes, which nobody wants on eight GPUs
     assert cli.main(["reproduce", "ledger", "--scale", "paper", *words]) == cli.EXIT_USAGE
     assert "at scale small" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_how_long_each_run_and_all_of_them_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the times of committed runs of the same recipe; what never ran is not known."""
+    times = {"softmax": 600.0, "cosformer": 1800.0}
+    (tmp_path / "results").mkdir()
+    ran = [
+        Run("lm-wikitext2-small", "lm", name, 0, "done", cpu_seconds=time, machine={"cpu": "a"})
+        for name, time in times.items()
+    ]
+    write_runs(tmp_path / "results" / "runs.jsonl", ran)
+    words = ["--attentions", "softmax,cosformer", "--seeds", "1", "--dry-run", "--docs", str(tmp_path)]
+    assert cli.main(["reproduce", "table2", *words, "--runs", str(tmp_path / "runs")]) == 0
+    out, err = capsys.readouterr()
+    assert [line.rpartition("# ")[2] for line in out.splitlines()] == ["about 10 min", "about 30 min"]
+    assert "2 runs are missing: about 0.7 hours of one core" in err
+    (tmp_path / "results" / "runs.jsonl").unlink()
+    assert cli.main(["reproduce", "table2", *words, "--runs", str(tmp_path / "runs")]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("# time not known") == 2 and "nothing like them has run yet" in err
 
 
 def test_long_inputs_keep_their_ends() -> None:

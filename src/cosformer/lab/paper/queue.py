@@ -219,6 +219,12 @@ def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
     return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
 
 
+def minutes(cell: Cell, lines: Sequence[Run]) -> str:
+    """``about 12 min``, from the runs in ``lines``; of what has never run, that it is not known."""
+    found = _expected_seconds(cell, lines)
+    return "time not known" if found is None else f"about {max(1, round(found / 60))} min"
+
+
 def _expected_seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
     """From runs of the same recipe, with the same attention if there are any; a search is a quarter as long."""
     same = [line for line in lines if line.recipe == cell.recipe]
