@@ -139,8 +139,9 @@ def _run(
     if form == "triton step":
         return triton.step(q, k, v, kv, z, key_mask, spec)
     if form not in ("dense", "factored", "step"):
-        *settings, _ = spec  # neither _replace nor a slice, which the compiler of torch 2.6 does not follow
-        spec = AttentionSpec(*settings, form)
+        relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, _ = spec
+        # not _replace or a slice, which the compiler of torch 2.6 does not follow
+        spec = AttentionSpec(relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, form)
         out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)
         return out, kv, z
     spec = spec if start is None else spec.moved(start)

@@ -30,9 +30,10 @@ class AttentionSpec(NamedTuple):
     def moved(self, tokens: int | Tensor) -> "AttentionSpec":
         """Placed behind so many tokens: keys move, and causal queries with them; others keep their positions."""
         q_first, k_first = self.q_first + tokens if self.causal else self.q_first, self.k_first + tokens
-        # neither _replace nor a slice, which the compiler of torch 2.6 does not follow
-        relu, causal, _, _, *rest = self
-        return AttentionSpec(relu, causal, q_first, k_first, *rest)
+        # field by field: the compiler of torch 2.6 follows neither _replace nor a slice
+        return AttentionSpec(
+            self.relu, self.causal, q_first, k_first, self.q_len, self.k_len, self.normaliser, self.eps, self.backend
+        )
 
 
 SCHEMA = (
