@@ -68,6 +68,7 @@ def linearize(
     run.repair()
     if parallel.rank() == 0:
         run.write(source, out, dtype)
+    parallel.stop()
     return run.record
 
 
