@@ -132,3 +132,19 @@ def test_autocast_leaves_the_map_in_full_precision(name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = attn(q, k, v)
     torch.testing.assert_close(actual, attn(q, k, v), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["cosformer", "relu", "linear", "performer"])
+def test_grouped_keys_equal_repeated_ones(name, causal):
+    attn = build_attention(name, num_heads=6, head_dim=D, max_len=MAX_LEN, causal=causal).double().eval()
+    assert attn.grouped
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(2, heads, 300, D, dtype=torch.float64, generator=generator) for heads in (6, 2, 2))
+    expected = attn(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))
+    assert (attn(q, k, v) - expected).abs().max() < 1e-12
+    if causal:
+        first, state = attn.extend(q[:, :, :200], k[:, :, :200], v[:, :, :200])
+        last, _ = attn.extend(q[:, :, 200:], k[:, :, 200:], v[:, :, 200:], state)
+        assert (torch.cat([first, last], 2) - expected).abs().max() < 1e-12
+        assert state.kv.shape[1] == 2

@@ -39,18 +39,17 @@ MINILM = {
 SMOLLM2 = {
     "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",
     "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8",
-    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
+    "relu, transfer": "--attention relu --transfer-tokens {30000}",
     "window, 8 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {12000}",
+    "relu, swapped": "--attention relu --features 64",
+    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
     "window, 2 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 2 --repair-tokens {12000}",
-    "relu, transfer": "--attention relu --transfer-tokens {60000}",
     "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {12000}",
     "relu, 8 kept, repair": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {12000}",
     "relu, 2 kept, repair": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {12000}",
-    "relu, swapped": "--attention relu --features 64",
     "cosformer, swapped": "--attention cosformer --features 64",
-    "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
+    "cosformer, transfer": "--attention cosformer --transfer-tokens {30000}",
 }
-
 PROMPTS = ("The river rises in the mountains and flows", "In 1962 the band released their first album , which")
 
 

@@ -1,6 +1,8 @@
 """``cosformer linearize`` on tiny models: it learns, loads, generates with a state of one size, and refuses in time."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -245,3 +247,21 @@ def test_gpt2_has_its_own_linear_layers(text, tmp_path):
     x = torch.randint(2, 20, (1, 5))
     options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     assert torch.equal(model.generate(x, **options), model.generate(x, use_cache=False, **options))
+
+
+@pytest.mark.slow
+def test_two_processes_make_what_one_makes(llama, text, tmp_path):
+    options = [
+        *["--length", "32", "--batch", "2", "--held-out", "6", "--repair-tokens", "0", "--quiet", "--text"],
+        str(text),
+    ]
+    for name, tokens in (("start", "0"), ("one", "1500")):
+        assert main(["linearize", llama, str(tmp_path / name), *options, "--transfer-tokens", tokens]) == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "cosformer"]
+    command = [*launch, "linearize", llama, str(tmp_path / "two"), *options, "--transfer-tokens", "1500"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "one", "two"))
+    maps = [name for name in one if ".mechanism." in name]
+    moved, apart = (sum((one[name] - x[name]).square().sum() for name in maps) ** 0.5 for x in (start, two))
+    # near, not equal: each process divides by the variance of its own rows
+    assert apart < 0.3 * moved

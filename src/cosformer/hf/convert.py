@@ -27,7 +27,7 @@ from cosformer.models.state_cache import StateCache
 CONVERTIBLE = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "llama", "qwen2", "qwen3", "bart")
 ROTARY = ("llama", "qwen2", "qwen3")
 # what a converted model can run -> attn_implementation; None: one of transformers' own
-IMPLEMENTATIONS = {NAME: NAME, "learned": LEARNED, "softmax": None}
+IMPLEMENTATIONS = {NAME: NAME, "softmax": None, "learned": LEARNED}
 PREFIX = "cosformer_"
 _AUTO = (
     "AutoModel",
@@ -188,10 +188,12 @@ def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | Non
     return notes + write_checkpoint(model, source, out, f"{name}, with its attention replaced", body, "converted")
 
 
-def write_checkpoint(model: PreTrainedModel, source: str, out: Path, title: str, body: str, tag: str) -> list[str]:
+def write_checkpoint(
+    model: PreTrainedModel, source: str, out: Path, title: str, body: str, tag: str, **card: str
+) -> list[str]:
     """The model with a card, and beside it what else lies in ``source``; returns a line on each."""
     out.mkdir(parents=True, exist_ok=True)
-    model_card(title, body, _auto_name(model), tag).save(
+    model_card(title, body, _auto_name(model), tag, **card).save(
         out / "README.md"
     )  # before saving: a README that is there stays
     model.save_pretrained(out)

@@ -15,6 +15,13 @@ def start() -> torch.device:
     return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
 
 
+def stop() -> None:
+    """Leave the other processes, once all are done."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 

@@ -60,14 +60,15 @@ def linearize(
     if maps is not None:
         _take_maps(model, maps)
     device = parallel.start()
-    run = _Run(model.to(device), rows, settings, progress, quiet or parallel.rank() > 0)
-    run.start = "swapped" if maps is None else "maps taken"
+    start = "swapped" if maps is None else "maps taken"
+    run = _Run(model.to(device), rows, settings, progress, start, quiet or parallel.rank() > 0)
     if parallel.rank() == 0:
         progress.begin()
     run.transfer()
     run.repair()
     if parallel.rank() == 0:
         run.write(source, out, dtype)
+    parallel.stop()
     return run.record
 
 
@@ -134,9 +135,9 @@ def _take_maps(model: Any, maps: Path) -> None:
 class _Run:
     """One linearization under way: the model, its rows, and a record of what was measured."""
 
-    def __init__(self, model: Any, rows: Rows, settings: Settings, progress: Progress, quiet: bool) -> None:
+    def __init__(self, model: Any, rows: Rows, settings: Settings, progress: Progress, start: str, quiet: bool) -> None:
         self.model, self.rows, self.settings, self.progress, self.quiet = model, rows, settings, progress, quiet
-        self.start = "swapped"
+        self.start = start  # the name of the first thing that is measured
         self.saved = progress.load()
         empty = {
             "settings": asdict(settings),
@@ -211,7 +212,11 @@ class _Run:
         name = Path(source).name if Path(source).exists() else source
         (out / RECORD).write_text(json.dumps(self.record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         body = card(self.record, learned_attention(self.model.config))
-        write_checkpoint(self.model.to(dtype).cpu(), source, out, f"{name}, linearized", body, "linearized")
+        missing = (
+            "Licence and data of the original, and of the text: not stated. Fill this in before sharing the model."
+        )
+        title = f"{name}, linearized"
+        write_checkpoint(self.model.to(dtype).cpu(), source, out, title, body, "linearized", missing=missing)
         shutil.rmtree(self.progress.folder)
 
     def _train(
