@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation as SVG: from the committed results, and from the formulas.
 
 `make pictures` writes them beside this file: the same numbers give the same bytes, so that a test can tell a stale picture.
-Colours follow the reader's light or dark setting. The matrices of all attentions are a PNG.
+Colours follow the reader's light or dark setting.
 """
 
 import math
@@ -13,7 +13,6 @@ from typing import Any
 from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 
 from cosformer.lab.records import read_results
-from cosformer.lab.render.attention_maps import draw_attention_maps
 from cosformer.lab.render.figure import canvas, svg
 
 HERE = Path(__file__).parent
@@ -246,9 +245,6 @@ def main() -> None:
     for name, draw in PICTURES.items():
         (HERE / name).write_bytes(draw())
         print(HERE / name)
-    matrices = HERE.parent / "attention" / "matrices.png"
-    draw_attention_maps(matrices)
-    print(matrices)
 
 
 if __name__ == "__main__":
