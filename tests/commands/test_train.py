@@ -214,6 +214,18 @@ def test_the_scores_are_shown_beside_the_baseline(engine: dict[str, Any], capsys
     assert "no" in shown.splitlines()[2].split() and "yes" not in shown
 
 
+@pytest.mark.parametrize(("per_word", "shown"), [(3e8, False), (120.0, True)])
+def test_a_model_of_bytes_is_scored_in_bits_first(
+    engine: dict[str, Any], capsys: pytest.CaptureFixture[str], per_word: float, shown: bool
+) -> None:
+    """Perplexity of a word only where it means something."""
+    scores = {"loss": 2.0, "error": 0.01, "perplexity": 7.389, "word_perplexity": per_word, "bits_per_byte": 2.885}
+    engine["answer"] = RESULT | {"scores": {"valid": scores}}
+    assert main(["train", NAME, "--run", "bytes"]) == 0
+    also = capsys.readouterr().out.splitlines()[2].partition(" yes ")[2].strip()
+    assert also.startswith("bits_per_byte 2.885, perplexity 7.389") and ("word_perplexity" in also) == shown
+
+
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_stopped_run_says_how_to_go_on(
     command: str, engine: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ ATTENTIONS = ("cosformer", "softmax")
 LENGTH = 2048  # bytes of a training row, as those that the shipped model was trained on
 STEPS = 120
 STOPS = (4_096, 65_536, 262_144, 1_000_000)  # bytes read, where memory and speed are shown
-PROMPT, SEED, WRITTEN = "class ", 1, 700
+PROMPT, SEED, WRITTEN = "class Reader:", 0, 700
 PLAIN_LIMIT = 2e9  # bytes of the N x N matrices up to which plain softmax is run
 
 
@@ -128,10 +128,10 @@ def _show_speed(results: Path, threads: int) -> None:
     for n in LENGTHS:
         (m,) = forward(n, "causal", backend="auto", repeats=3, baselines=False)
         found.append(m)
-        softmax, ours = m.baseline_milliseconds or 0.0, m.milliseconds or 0.0
+        softmax, ours = (float(f"{x or 0.0:.3g}") for x in (m.baseline_milliseconds, m.milliseconds))
         times.append((softmax, ours))
         memory = [_megabytes(_peak(kind, n, threads)) for kind in ("cosformer", "fused", "plain")]
-        lines.append([f"{n:,}", f"{ours:,.1f} ms", f"{softmax:,.1f} ms", f"{softmax / ours:.1f}x", *memory])
+        lines.append([f"{n:,}", f"{ours:,g} ms", f"{softmax:,g} ms", f"{softmax / ours:.1f}x", *memory])
     terminal.status("")
     header = ["tokens", "cosFormer", "softmax (torch SDPA)", "faster by", "peak MB: cosFormer", "SDPA", "plain softmax"]
     print(terminal.table(header, lines), "\n")
@@ -266,7 +266,7 @@ def _show_writing() -> None:
     from cosformer.commands import generate
 
     words = ["--prompt", PROMPT, "--seed", str(SEED), "--max-new-tokens", str(WRITTEN)]
-    what = "The model that comes with this package: an hour of one core, on the sources of Python's library."
+    what = "The model that comes with this package: less than an hour of one core, on the sources of Python's library."
     _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(words)}")
     parser = argparse.ArgumentParser()
     generate.configure(parser)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from cosformer.experiment import load_experiment
+from cosformer.lab.overview import worth_showing
 from cosformer.suggest import check_model_path
 from cosformer.terminal import number, table
 
@@ -18,7 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " that the run scores at its end)",
     )
     parser.add_argument(
-        "--weights", choices=("best", "last"), help="default: best; last where only a test split could choose"
+        "--weights",
+        choices=("best", "last"),
+        help="those that were best on the way, or the last, which a run is scored by (default: last)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -33,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(scores, indent=1))
         return 0
+    scores = {name: worth_showing(found) for name, found in scores.items()}
     metrics = list(dict.fromkeys(metric for found in scores.values() for metric in found))
-    metrics.sort(key=lambda name: name != "bits_per_byte")  # where there is one it says most
     rows = [(name, *(number(found[m]) if m in found else "" for m in metrics)) for name, found in scores.items()]
     print(table(("evaluation", *metrics), rows))
     return 0

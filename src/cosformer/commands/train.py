@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, Option
 from cosformer.extras import require
+from cosformer.lab.overview import worth_showing
 from cosformer.recipes import RECIPES, recipe
 from cosformer.terminal import paint, table
 
@@ -191,6 +192,6 @@ def score_table(result: dict[str, Any]) -> str:
         metric = result["score"]
         found, at_chance = (f"{x[k]:.4f} ± {x['error']:.4f}" for x, k in ((scores, metric), (base, "score")))
         beats = paint("yes", "green") if learned else paint("no", "red")
-        others = ", ".join(f"{k} {v:.4g}" for k, v in scores.items() if k not in (metric, "error"))
+        others = ", ".join(f"{k} {v:.4g}" for k, v in worth_showing(scores).items() if k not in (metric, "error"))
         rows.append((name, found, f"{at_chance} ({base['name']})", beats, others))
     return table(("evaluation", str(result["score"]), "baseline", "beats it", "also"), rows)

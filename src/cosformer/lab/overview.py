@@ -71,6 +71,14 @@ def is_sensible(word_perplexity: float) -> bool:
     return word_perplexity < _SENSIBLE
 
 
+def worth_showing(scores: dict[str, float]) -> dict[str, float]:
+    """Of a model of bytes: bits per byte first, and perplexity of a word only where it means something; of others, all."""
+    if "bits_per_byte" not in scores or reads_words(scores):
+        return scores
+    kept = {name: x for name, x in scores.items() if name != "word_perplexity" or is_sensible(x)}
+    return {"bits_per_byte": scores["bits_per_byte"]} | kept
+
+
 def metric_of(run: Run) -> Metric | None:
     """What the run is judged by; None without scores. A model of bytes: bits per byte; of words: perplexity of a word."""
     scores = run.scores.get(run.evaluation, {})
