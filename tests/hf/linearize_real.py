@@ -50,7 +50,6 @@ SMOLLM2 = {
     "cosformer, swapped": "--attention cosformer --features 64",
     "cosformer, transfer": "--attention cosformer --transfer-tokens {30000}",
 }
-PROMPTS = ("The river rises in the mountains and flows", "In 1962 the band released their first album , which")
 
 
 def main() -> int:
@@ -78,7 +77,7 @@ def main() -> int:
         measuring = (
             f"--text {data}/wikitext-2/wiki.test.tokens.xz --tokens {args.tokens} --contexts {' '.join(args.contexts)}"
         )
-        measuring += "".join(f" --prompt {shlex.quote(prompt)}" for prompt in PROMPTS)
+        measuring += " --continue-after 300"  # behind more tokens than a window holds: within it a model is its teacher
         table = SMOLLM2
     places = {name: args.work / f"{args.model}-{re.sub('[^a-z0-9]+', '-', name)}" for name in table}
     done = (

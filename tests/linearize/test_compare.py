@@ -47,13 +47,13 @@ def test_the_command(llama, bert, text, tmp_path, capsys):
         "--contexts",
         "32",
         "64",
-        "--prompt",
-        "the cat",
+        "--continue-after",
+        "9",
         "--json",
         str(out),
     ]
     assert main(["compare", llama, llama, *options]) == 0
-    assert "the cat ..." in capsys.readouterr().out
+    assert "goes on: " in capsys.readouterr().out
     first, second = (json.loads(line) for line in out.read_text().splitlines())
     assert first == second
     scores = first["scores"]

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
     add("--tokens", type=int, default=32_768, help="of language models: tokens of it (default: 32768)")
     add("--contexts", type=int, nargs="+", default=[1024], help="of language models: row lengths (default: 1024)")
-    add("--prompt", action="append", default=[], help="of language models: show how each goes on after this")
+    add("--continue-after", type=int, default=0, help="of language models: show how each goes on after so many tokens")
     add("--lines", type=int, default=5000, help="of encoders: lines of it (default: 5000)")
     add("--length", type=int, default=128, help="of encoders: longest line in tokens (default: 128)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> int:
     require("hf", "transformers")
     from cosformer.linearize.compare import compare_models
 
-    sizes = {name: getattr(args, name) for name in ("tokens", "contexts", "lines", "length", "dtype")}
-    for found in compare_models(args.models, args.text, prompts=args.prompt, **sizes):
+    sizes = {name: getattr(args, name) for name in ("tokens", "contexts", "continue_after", "lines", "length", "dtype")}
+    for found in compare_models(args.models, args.text, **sizes):
         scores = ", ".join(f"{name} {value:.4g}" for name, value in found["scores"].items())
         print(f"{found['model']}: {scores}", flush=True)
-        for prompt, text in found.get("texts", {}).items():
-            print(f"  {prompt} ...{text!r}", flush=True)
+        if "text" in found:
+            print(f"  goes on: {found['text']['goes on']!r}", flush=True)
         if args.json:
             with args.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found, ensure_ascii=False) + "\n")

@@ -71,11 +71,11 @@ def cache_megabytes(model: Any, tokens: int) -> float:
     return total / 1e6
 
 
-def continuation(model: Any, tokenizer: Any, prompt: str, tokens: int = 40) -> str:
-    """What the model writes after ``prompt``, always the likeliest token."""
-    ids = tokenizer(prompt, return_tensors="pt").input_ids
-    out = model.generate(ids, max_new_tokens=tokens, do_sample=False, attention_mask=torch.ones_like(ids))
-    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+def continuation(model: Any, tokenizer: Any, ids: Tensor, tokens: int = 40) -> str:
+    """What the model writes after ``ids [N]``, always the likeliest token."""
+    rows = ids[None]
+    out = model.generate(rows, max_new_tokens=tokens, do_sample=False, attention_mask=torch.ones_like(rows))
+    return tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
 
 
 def compare_models(
@@ -84,7 +84,7 @@ def compare_models(
     *,
     tokens: int,
     contexts: list[int],
-    prompts: list[str],
+    continue_after: int,
     lines: int,
     length: int,
     dtype: str,
@@ -100,16 +100,20 @@ def compare_models(
             with precision(dtype):
                 scores = perplexities(model, ids, contexts)
             scores |= {f"cache MB at {n}": cache_megabytes(model, n) for n in (1024, 8192, 65536)}
-            yield {
-                "model": name,
-                "scores": scores,
-                "texts": {prompt: continuation(model, tokenizer, prompt) for prompt in prompts},
-            }
+            found = {"model": name, "scores": scores}
+            if continue_after:
+                found["text"] = {
+                    "after": continue_after,
+                    "goes on": continuation(model, tokenizer, ids[:continue_after]),
+                }
+            yield found
             continue
         with precision(dtype):
-            found = embeddings(model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length)
-        target = found if target is None else target
-        yield {"model": name, "scores": compare_embeddings(target, found)}
+            vectors = embeddings(
+                model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length
+            )
+        target = vectors if target is None else target
+        yield {"model": name, "scores": compare_embeddings(target, vectors)}
 
 
 def load(name: str) -> Any:

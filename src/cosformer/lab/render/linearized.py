@@ -62,14 +62,11 @@ def curves(lines: Sequence[Line], points: int = 6) -> Table:
 
 
 def texts(lines: Sequence[Line]) -> Table:
-    """One prompt after the other, each model's words."""
-    rows = [
-        [line["name"], prompt, " ".join(text.split())]
-        for line in lines
-        for prompt, text in (line.get("texts") or {}).items()
-    ]
-    rows.sort(key=lambda row: row[1])
-    return Table("The likeliest 40 tokens after a prompt:", ["model", "prompt", "goes on"], rows, numeric=False)
+    """What each model writes after the same beginning."""
+    rows = [[line["name"], " ".join(line["text"]["goes on"].split())] for line in lines if "text" in line]
+    after = next((line["text"]["after"] for line in lines if "text" in line), 0)
+    title = f"The likeliest 40 tokens after the first {after} of the same text, more than a window holds:"
+    return Table(title, ["model", "goes on"], rows, numeric=False)
 
 
 def _name(line: Line) -> str:
