@@ -89,13 +89,10 @@ class TrainConfig:
     precision: Precision = "fp32"  # of the forward pass; weights stay in float32
     gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
     compile: bool = False  # with torch.compile
-    sequence_parallel: int = (
-        1  # processes that share each row, a piece of it each; 1: every process has rows of its own
-    )
+    sequence_parallel: int = 1  # processes that share each row, a piece of it each; 1: each has rows of its own
     piece: int | None = None  # tokens of a row that one device works on at a time; None: the whole row
-    piece_gradients: PieceGradients = (
-        "full"  # from a piece to those before it, or truncated: none, and a third less work
-    )
+    # also from a piece to those before it; truncated: not, which saves a third of the work
+    piece_gradients: PieceGradients = "full"
     strategy: Strategy = "ddp"  # with several processes: a whole model in each, or shards of one
     tracker: Tracker = "tensorboard"  # where curves go besides metrics.jsonl
     diagnostics: bool = False  # log each layer's smallest denominator, share of zero denominators and gradient norm
