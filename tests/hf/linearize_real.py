@@ -38,6 +38,7 @@ MINILM = {
 }
 SMOLLM2 = {
     "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",
+    "window alone": "",  # the control: the same model with the far part switched off
     "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8",
     "relu, transfer": "--attention relu --transfer-tokens {30000}",
     "window, 8 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {12000}",
@@ -88,6 +89,12 @@ def main() -> int:
     for name, options in table.items():
         if name in done:
             continue
+        if name == "window alone":
+            window_alone(places["window, transfer"], places[name])
+            measure(
+                args, name, "the far part of WORK/smollm2-window-transfer switched off", [str(places[name])], measuring
+            )
+            continue
         options = re.sub(r"\{(\d+)\}", lambda m: str(int(int(m[1]) * args.scale)), options)
         for other, place in places.items():
             options = options.replace("{" + other + "}", str(place))
@@ -117,6 +124,22 @@ def measure(args: argparse.Namespace, name: str, command: str, models: list[str]
     line = {"model": args.model, "name": name, "command": command, **found, **done} | {"model": args.model}
     with args.results.open("a") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def window_alone(source: Path, out: Path) -> None:
+    """The model in ``source`` without its learned far part: what the softmax window gives by itself."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import cosformer.hf  # noqa: F401
+    from cosformer.hf.linearized import mechanisms
+
+    model = AutoModelForCausalLM.from_pretrained(source)
+    with torch.no_grad():
+        for mechanism in mechanisms(model).values():
+            mechanism.factor.fill_(-60.0)  # a logarithm
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(source).save_pretrained(out)
 
 
 def cosformer(command: str) -> None:
