@@ -15,9 +15,7 @@ from cosformer.ops.dispatch import choose
 
 def run(code):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    # torch 2.6 leaves a folder to be cleaned up at the end
-    warnings = ["-W", "error", "-W", "ignore:Implicitly cleaning up:ResourceWarning"]
-    return subprocess.run([sys.executable, *warnings, "-c", code], env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True)
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):
