@@ -44,10 +44,10 @@ coverage: install
 # make test-hf TRANSFORMERS=<checkout>, of the version that is installed
 test-hf: install
 	@test -f "$(TRANSFORMERS)/tests/test_modeling_common.py" || { echo "test-hf: not run; give TRANSFORMERS=<checkout of the transformers repository>"; exit 2; }
-	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna
-	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:cacheprovider \
-		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py
-
+	$(BIN)/pip install --quiet --target build/test-hf --no-deps parameterized httpx httpcore h11 anyio sniffio certifi idna \
+		datasets pyarrow dill multiprocess xxhash pandas python-dateutil six
+	PYTHONPATH="$(TRANSFORMERS):build/test-hf" OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -c /dev/null --rootdir=tests/hf -p no:cacheprovider \
+		--import-mode=importlib -W ignore -q -rf tests/hf/mixins.py tests/hf/mixin_pipelines.py
 
 # the operator's tests with the other builds of the kernels that this processor runs
 test-instruction-sets: install
@@ -88,9 +88,10 @@ model: install
 	$(BIN)/cosformer resume runs/lm-stdlib
 	$(BIN)/python -m cosformer.train.export runs/lm-stdlib src/cosformer/shipped/lm-stdlib
 
-# docs/images, from the committed results and the formulas
+# docs/images, from the committed results and the formulas; docs/attention/matrices.png, from the attentions
 pictures: install
 	$(BIN)/python docs/images/draw.py
+	$(BIN)/python docs/attention/draw.py
 
 # wheel and sdist build; the sdist installs with a compiler and without one
 build-check: install

@@ -10,6 +10,9 @@ import pytest
 from cosformer import processor
 
 SAID = processor.prepare()  # before torch is loaded, here and in the processes that tests start
+os.environ.setdefault(
+    "GOMP_SPINCOUNT", "10000"
+)  # as our commands do: tests of several threads end on a busy machine too
 
 import torch  # noqa: E402
 

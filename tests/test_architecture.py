@@ -31,9 +31,19 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
     # an attention's matrix is attn(q, k, identity); everything else comes from records
     "lab.render": {"attention", "lab.records", "lab.overview", "experiment"},
+    "linearize": {"hf", "models", "nn", "attention", "ops"},
     "lab": set(),
 }
-ALLOWED["lab.bench"] = {*ALLOWED["train"], "train", "recipes", "lab.records", "lab.overview", "lab.render", "jax"}
+ALLOWED["lab.bench"] = {
+    *ALLOWED["train"],
+    "train",
+    "linearize",
+    "recipes",
+    "lab.records",
+    "lab.overview",
+    "lab.render",
+    "jax",
+}
 ALLOWED["lab.paper"] = {*ALLOWED["lab.bench"], "lab.bench"}
 ALLOWED["commands"] = {*ALLOWED["lab.paper"], "lab.paper"}
 ALLOWED["cli"] = {"commands"}

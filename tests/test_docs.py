@@ -8,12 +8,14 @@ import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from cosformer import cli
+from cosformer.attention import ATTENTIONS
 from cosformer.commands.bench import BENCHES
 from cosformer.commands.reproduce import TARGETS
 from cosformer.commands.train import parse as parse_training
@@ -161,6 +163,22 @@ def test_pictures_are_current(name: str) -> None:
     drawn = draw[name]()
     assert (DOCS / "images" / name).read_bytes() == drawn, "run: make pictures"
     assert ElementTree.fromstring(drawn).get("aria-label")
+
+
+def test_the_picture_of_the_matrices_has_every_attention_and_its_sign() -> None:
+    from matplotlib import image
+
+    draw = runpy.run_path(str(DOCS / "attention" / "draw.py"))
+    assert set(draw["OPTIONS"]) <= set(ATTENTIONS)
+    committed = DOCS / "attention" / "matrices.png"
+    # the same panels in the same places; fonts and random numbers may differ between machines
+    assert image.imread(BytesIO(draw["picture"]())).shape == image.imread(committed).shape, "run: make pictures"
+    assert committed.stat().st_size < 400_000
+    pixels = image.imread(BytesIO(draw["picture"](["cosformer", "identity"])))[..., :3]
+    blue, red = (pixels[..., 2] > pixels[..., 0] + 0.3), (pixels[..., 0] > pixels[..., 2] + 0.3)
+    half = pixels.shape[1] // 2
+    assert blue[:, :half].mean() > 0.05 and red[:, :half].mean() == 0  # cosformer has no negative weight
+    assert red[:, half:].mean() > 0.005
 
 
 def test_every_picture_is_written() -> None:

@@ -23,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
     "list": ("cosformer.commands.list", "the table of attentions"),
     "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
+    "linearize": ("cosformer.commands.linearize", "a trained softmax model made linear: learned maps, then LoRA"),
+    "compare": (
+        "cosformer.commands.compare",
+        "models made of a trained one, beside it: perplexity or embeddings on your text",
+    ),
     "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
     "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
     "train": ("cosformer.commands.train", "train a recipe, any field of it changed by name"),

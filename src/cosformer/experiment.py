@@ -12,6 +12,7 @@ Optimizer = Literal["adam", "nag"]
 Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Strategy = Literal["ddp", "fsdp"]
+PieceGradients = Literal["full", "truncated"]
 Tracker = Literal["tensorboard", "wandb", "trackio", "none"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 _CHOICES = {
@@ -19,6 +20,7 @@ _CHOICES = {
     "schedule": Schedule,
     "precision": Precision,
     "strategy": Strategy,
+    "piece_gradients": PieceGradients,
     "tracker": Tracker,
 }
 # what a run's folder holds
@@ -87,6 +89,10 @@ class TrainConfig:
     precision: Precision = "fp32"  # of the forward pass; weights stay in float32
     gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
     compile: bool = False  # with torch.compile
+    sequence_parallel: int = 1  # processes that share each row, a piece of it each; 1: each has rows of its own
+    piece: int | None = None  # tokens of a row that one device works on at a time; None: the whole row
+    # also from a piece to those before it; truncated: not, which saves a third of the work
+    piece_gradients: PieceGradients = "full"
     strategy: Strategy = "ddp"  # with several processes: a whole model in each, or shards of one
     tracker: Tracker = "tensorboard"  # where curves go besides metrics.jsonl
     diagnostics: bool = False  # log each layer's smallest denominator, share of zero denominators and gradient norm
@@ -97,7 +103,8 @@ class TrainConfig:
         for name, choice in _CHOICES.items():
             if getattr(self, name) not in get_args(choice):
                 raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(get_args(choice))}")
-        for name in ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep"):
+        counts = ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep", "sequence_parallel")
+        for name in (*counts, *(["piece"] if self.piece is not None else [])):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
         for name in ("lr", "warmup", "clip", "weight_decay", "workers", "min_lr"):

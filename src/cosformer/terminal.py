@@ -1,11 +1,13 @@
-"""Plain output: aligned tables, and colour and a status line where a person is looking."""
+"""Plain output: aligned tables, and colour, a status line and progress bars where a person is looking."""
 
 import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
+
+from cosformer.extras import require
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "bold": "1", "dim": "2"}
 _CLEAR_LINE = "\r\x1b[K"
@@ -52,3 +54,10 @@ def status(text: str) -> None:
         width = shutil.get_terminal_size()[0]
         sys.stderr.write(_CLEAR_LINE + text[: max(width - 1, 0)])
         sys.stderr.flush()
+
+
+def progress_bar(label: str, total: int | None, unit: str = "rows", **options: Any) -> Any:
+    """``with progress_bar("listops", total) as bar: bar.update(n)``: a tqdm bar on stderr, gone when it ends."""
+    tqdm = require("data", "tqdm").tqdm
+    # disable=None: tqdm itself looks whether stderr is a terminal
+    return tqdm(desc=label, total=total, unit=f" {unit}", disable=None, leave=False, dynamic_ncols=True, **options)

@@ -117,19 +117,3 @@ def test_the_choice_belongs_to_the_seed_and_survives_a_change_of_dtype():
     assert torch.equal(choice, first.half().random_blocks(40)[0])
     other.load_state_dict(first.state_dict())
     assert torch.equal(choice, other.random_blocks(40)[0])
-
-
-def test_wrong_options_raise():
-    with pytest.raises(ValueError, match="block=0"):
-        build(64, block=0)
-    with pytest.raises(ValueError, match="num_random=-1"):
-        build(64, num_random=-1)
-
-
-def test_memory_grows_with_the_length_not_its_square(largest_tensor):
-    def largest(n):
-        attn = build(n, block=16)
-        q, k, v = (torch.randn(2, HEADS, n, DIM, requires_grad=True) for _ in range(3))
-        return largest_tensor(lambda: attn(q, k, v, (torch.arange(n) < n - 100).expand(2, n)))
-
-    assert largest(2048) < 2.1 * largest(1024)

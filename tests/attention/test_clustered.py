@@ -121,20 +121,3 @@ def test_every_query_is_in_the_cluster_whose_majority_is_nearest():
     distance = ((code[:, None] & (share < 0.5)) | (~code[:, None] & (share > 0.5))).sum(-1)
     own = distance.gather(1, torch.searchsorted(used, cluster)[:, None])
     assert len(used) > 3 and (own <= distance + (share == 0.5).sum(-1)).all()
-
-
-def test_memory_is_linear_in_the_length(largest_tensor):
-    attn = build(num_clusters=10, topk=8).float()
-    sizes = []
-    for n in (1024, 2048):
-        q, k, v = torch.randn(3, 1, HEADS, n, DIM).requires_grad_()
-        sizes.append(largest_tensor(lambda q=q, k=k, v=v: attn(q, k, v)))
-    assert sizes[1] <= 2 * sizes[0] < HEADS * 1024**2
-
-
-def test_wrong_options_raise():
-    for options in ({"num_clusters": 0}, {"bits": 0}, {"iterations": 0}, {"topk": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))}=0"):
-            build(**options)
-    with pytest.raises(ValueError, match="Clustered has no causal form"):
-        Clustered(num_heads=1, head_dim=1, max_len=1, causal=True)

@@ -48,19 +48,3 @@ def test_the_order_of_the_keys_is_nothing_to_it():
     order = torch.randperm(30)
     torch.testing.assert_close(attn(q, k[:, :, order], v[:, :, order]), attn(q, k, v), atol=1e-13, rtol=0)
     torch.testing.assert_close(attn(q[:, :, order], k, v), attn(q, k, v)[:, :, order], atol=1e-13, rtol=0)
-
-
-def test_memory_is_linear_in_the_length(largest_tensor):
-    attn = Inducing(num_heads=1, head_dim=DIM, max_len=2048, causal=False, num_inducing=16)
-    sizes = []
-    for n in (1024, 2048):
-        q, k, v = torch.randn(3, 1, 1, n, DIM).requires_grad_()
-        sizes.append(largest_tensor(lambda q=q, k=k, v=v: attn(q, k, v)))
-    assert sizes[1] <= 2 * sizes[0] < 1024**2
-
-
-def test_wrong_options_raise():
-    with pytest.raises(ValueError, match="num_inducing=0"):
-        build(num_inducing=0)
-    with pytest.raises(ValueError, match="Inducing has no causal form"):
-        Inducing(num_heads=1, head_dim=1, max_len=1, causal=True)

@@ -63,21 +63,3 @@ def test_it_is_the_formula(sharing, count, masked, assert_same_attention):
         tokens(s),
         atol=1e-12,
     )
-
-
-def test_memory_is_linear_in_the_length(largest_tensor):
-    sizes = []
-    for n in (1024, 2048):
-        attn = Linformer(num_heads=1, head_dim=DIM, max_len=n, causal=False, rank=16)
-        q, k, v = torch.randn(3, 1, 1, n, DIM).requires_grad_()
-        sizes.append(largest_tensor(lambda attn=attn, q=q, k=k, v=v: attn(q, k, v)))
-    assert sizes[1] <= 2 * sizes[0] < 1024**2
-
-
-def test_wrong_options_raise():
-    with pytest.raises(ValueError, match="rank=0"):
-        build(rank=0)
-    with pytest.raises(ValueError, match=r"unknown sharing 'all'.*headwise"):
-        build(sharing="all")
-    with pytest.raises(ValueError, match="Linformer has no causal form"):
-        Linformer(num_heads=1, head_dim=1, max_len=1, causal=True)

@@ -105,24 +105,7 @@ def test_the_maps_start_at_the_identity():
     assert not list(Longformer(**sizes).parameters())
 
 
-def test_wrong_sizes_raise():
-    sizes = {"num_heads": HEADS, "head_dim": DIM, "max_len": 64, "causal": False}
-    for window in (0, 7):
-        with pytest.raises(ValueError, match=f"window={window}"):
-            Longformer(**sizes, window=window)
-    with pytest.raises(ValueError, match="num_global=65"):
-        Longformer(**sizes, num_global=65)
+def test_global_maps_need_values_as_wide_as_keys():
     q = torch.randn(1, HEADS, 10, DIM)
     with pytest.raises(ValueError, match="v has 3 channels"):
-        Longformer(**sizes, num_global=1)(q, q, q[..., :3])
-
-
-@pytest.mark.parametrize("num_global", [0, 4])
-@pytest.mark.parametrize("causal", [False, True])
-def test_memory_grows_with_the_length_not_its_square(causal, num_global, largest_tensor):
-    def largest(n):
-        attn = build(n, causal, num_global)
-        q, k, v = (torch.randn(2, HEADS, n, DIM, dtype=torch.float64, requires_grad=True) for _ in range(3))
-        return largest_tensor(lambda: attn(q, k, v, (torch.arange(n) < n - 100).expand(2, n)))
-
-    assert largest(2048) < 2.1 * largest(1024)
+        build(64, num_global=1)(q, q, q[..., :3])

@@ -133,21 +133,3 @@ def test_more_rounds_find_more_pairs():
     q, v = tokens(64), torch.eye(64, dtype=torch.float64).expand(2, HEADS, -1, -1)
     found = [(build(num_hashes=r, chunk=8)(q, q, v) > 0).sum() for r in (1, 2, 4, 8)]
     assert found[0] < found[1] < found[2] < found[3]
-
-
-def test_memory_is_linear_in_the_length(largest_tensor):
-    for causal in (False, True):
-        sizes = []
-        for n in (1024, 2048):
-            attn = build(n, causal=causal, chunk=16, num_buckets=8).float()
-            q, v = torch.randn(2, 1, HEADS, n, DIM).requires_grad_()
-            sizes.append(largest_tensor(lambda attn=attn, q=q, v=v: attn(q, q, v)))
-        assert sizes[1] <= 2.1 * sizes[0] < 2.1 * HEADS * 1024**2
-
-
-def test_wrong_options_raise():
-    for options in ({"num_hashes": 0}, {"chunk": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))}=0"):
-            build(**options)
-    with pytest.raises(ValueError, match="num_buckets=3; it must be 1 or even"):
-        build(num_buckets=3)

@@ -55,8 +55,3 @@ def test_weights_may_be_negative_and_need_not_sum_to_one():
     q, k, _ = inputs(60)
     weights = build(False)(q, k, torch.eye(60, dtype=torch.float64).expand(2, 2, 60, 60))
     assert (weights < 0).any() and (weights.sum(-1) < 0.9).any()
-
-
-def test_an_odd_head_dim_raises():
-    with pytest.raises(ValueError, match="head_dim=5"):
-        RotaryLinear(num_heads=2, head_dim=5, max_len=4, causal=False)

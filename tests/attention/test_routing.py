@@ -120,20 +120,3 @@ def test_processes_move_the_centroids_together(monkeypatch):
     for i, half in enumerate(halves):
         half(q[i : i + 1], k[i : i + 1], v[i : i + 1])
         torch.testing.assert_close(half.centroids, whole.centroids)
-
-
-def test_memory_grows_with_the_root(largest_tensor):
-    sizes = []
-    for n in (1024, 4096):
-        attn = build(max_len=n).float()
-        q, k, v = torch.randn(3, 1, HEADS, n, DIM).requires_grad_()
-        sizes.append(largest_tensor(lambda attn=attn, q=q, k=k, v=v: attn(q, k, v)))
-    assert sizes[1] <= 8.2 * sizes[0]  # 4^1.5
-
-
-def test_wrong_options_raise():
-    for options in ({"num_clusters": 0}, {"window": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))}=0"):
-            build(**options)
-    with pytest.raises(ValueError, match="decay=2"):
-        build(decay=2)

@@ -86,22 +86,3 @@ def test_it_keeps_more_of_the_attention_than_chance():
     seen = attn(q, k, torch.eye(256, dtype=torch.float64).expand(2, HEADS, -1, -1)) > 0
     mass = torch.where(seen, (q @ k.mT / DIM**0.5).softmax(-1), 0).sum(-1).mean()
     assert mass > 1.5 * seen.double().mean()
-
-
-def test_memory_is_linear_in_the_length(largest_tensor):
-    attn = build(cluster_size=16, num_hashes=2).float()
-    for key_mask in (None, torch.ones(1, 2048, dtype=torch.bool)):
-        sizes = []
-        for n in (1024, 2048):
-            q, k, v = torch.randn(3, 1, HEADS, n, DIM).requires_grad_()
-            mask = None if key_mask is None else key_mask[:, :n]
-            sizes.append(largest_tensor(lambda q=q, k=k, v=v, mask=mask: attn(q, k, v, mask)))
-        assert sizes[1] <= 2 * sizes[0] < 2 * HEADS * 1024**2
-
-
-def test_wrong_options_raise():
-    for options in ({"num_hashes": 0}, {"cluster_size": 0}, {"width": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))}=0"):
-            build(**options)
-    with pytest.raises(ValueError, match="Smyrf has no causal form"):
-        Smyrf(num_heads=1, head_dim=1, max_len=1, causal=True)

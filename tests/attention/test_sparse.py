@@ -62,24 +62,3 @@ def test_the_stride_balances_both_parts_of_long_sequences():
     assert build(10, columns=200).stride == 200  # never narrower than its columns
     assert build(8192, pattern="strided").stride == 128
     assert build(160_000, pattern="strided").stride == 400
-
-
-def test_wrong_options_raise():
-    with pytest.raises(ValueError, match="pattern='random'; known: fixed, strided"):
-        build(64, pattern="random")
-    with pytest.raises(ValueError, match="columns=4 has no meaning"):
-        build(64, pattern="strided", columns=4)
-    for stride, columns in ((8, 9), (8, 0), (0, 1)):
-        with pytest.raises(ValueError, match=f"columns={columns}, stride={stride}"):
-            build(64, stride=stride, columns=columns)
-
-
-@pytest.mark.parametrize("pattern", ["fixed", "strided"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_memory_grows_slower_than_the_square(causal, pattern, largest_tensor):
-    def largest(n):
-        attn = build(n, causal, pattern=pattern)
-        q, k, v = (torch.randn(2, 2, n, 8, requires_grad=True) for _ in range(3))
-        return largest_tensor(lambda: attn(q, k, v, (torch.arange(n) < n - 100).expand(2, n)))
-
-    assert largest(4096) < 2**1.6 * largest(2048)

@@ -112,9 +112,3 @@ def test_training_draws_anew_and_evaluation_does_not():
     torch.testing.assert_close(attn.eval()(*x), streamed)
     assert torch.equal(build(seed=5).noise, build(seed=5).noise)
     assert not torch.equal(build(seed=5).noise, build(seed=6).noise)
-
-
-def test_sizes_must_be_positive():
-    for wrong in ({"num_sines": 0}, {"num_realizations": 0}):
-        with pytest.raises(ValueError, match="at least 1"):
-            build(**wrong)

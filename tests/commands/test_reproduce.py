@@ -46,7 +46,7 @@ def test_runs_of_ones_own_come_before_the_committed_ones(
 
     monkeypatch.chdir(tmp_path)
     mine = Run("lm-wikitext2-small", "lm", "cosformer", 0, "done", scores={"test": {"word_perplexity": 1234.0}})
-    monkeypatch.setattr("cosformer.lab.paper.summary.collect", lambda cells, runs: ([mine], []))
+    monkeypatch.setattr("cosformer.lab.paper.state.collect", lambda cells, runs: ([mine], []))
     assert cli.main(["reproduce", "table2", "--show", "--docs", str(DOCS)]) == 0
     captured = capsys.readouterr()
     assert "1,234 (one seed)" in captured.out and "committed" not in captured.err

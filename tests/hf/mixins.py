@@ -119,6 +119,11 @@ class DecoderTest(Common, GenerationTesterMixin, unittest.TestCase):
     all_model_classes = (CosformerModel, CosformerForCausalLM)
     changes: ClassVar[dict[str, Any]] = {"is_decoder": True}
 
+    def test_left_padding_compatibility(self, *args: Any, **kwargs: Any) -> None:
+        """The mixin takes a model that gives out no matrices for one that cannot pad."""
+        self.has_attentions = True
+        super().test_left_padding_compatibility(*args, **kwargs)
+
 
 class HybridTest(DecoderTest):
     """cosFormer and softmax by turns."""
@@ -162,6 +167,13 @@ class ImageTest(Common, unittest.TestCase):
         config, _ = self.model_tester.prepare_config_and_inputs_for_common()
         for model_class in self.all_model_classes:
             assert isinstance(model_class(config).get_input_embeddings(), Patches)
+
+    def test_inputs_embeds(self) -> None:
+        """The mixin embeds ids; here patches stand in the place of their pixels."""
+        config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
+        model = CosformerModel(config).eval()
+        vectors = model.get_input_embeddings()(inputs["pixel_values"])
+        torch.testing.assert_close(model(inputs_embeds=vectors)[0], model(**inputs)[0])
 
     @unittest.skip("there are no ids of patches to compare with")
     def test_inputs_embeds_matches_input_ids(self) -> None: ...

@@ -1,5 +1,7 @@
 """Packed sequences in stock models under ``attn_implementation="cosformer"``."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import DataCollatorWithFlattening
@@ -11,13 +13,15 @@ LENGTHS = (7, 12, 3, 9)
 BERT = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 MODELS = {name: DECODERS[name] for name in ("llama", "qwen2", "qwen3", "gpt2", "opt")}
 MODELS["bert"] = ("BertConfig", "BertForMaskedLM", {**BERT, "max_position_embeddings": 40})
+MODELS["roberta"] = ("RobertaConfig", "RobertaForMaskedLM", {**BERT, "max_position_embeddings": 40, "pad_token_id": 1})
 
 
-def batches(kind: str, **options: bool) -> tuple[dict, list[dict]]:
+def batches(kind: str, **options: Any) -> tuple[dict, list[dict]]:
     """The collator's batch and the same sequences one by one."""
     rows = [{"input_ids": row.tolist()} for row in ids(1, sum(LENGTHS))[0].split(LENGTHS)]
+    if kind == "roberta":  # its positions begin behind that of padding
+        options["position_ids_start"] = 2
     packed = DataCollatorWithFlattening(**options)(rows)
-    packed.pop("attention_mask", None)
     single = []
     for row in rows:
         x = torch.tensor([row["input_ids"]])

@@ -54,7 +54,8 @@ def test_memory_of_forward_and_backward_is_linear_in_the_length(causal):
     inputs = 3 * 4 * 65_536 * 32 * 4
     for backward in (False, True):
         small, large = temporaries(16_384, backward), temporaries(65_536, backward)
-        assert large < 4.2 * small and large < 8 * inputs
+        # 2.6 times the inputs; were every chunk's weights kept for the backward pass, 5.2
+        assert large < 4.2 * small and large < 4 * inputs
 
 
 def test_without_jax_the_extra_is_named():

@@ -70,7 +70,10 @@ def test_outputs_and_gradients_equal_the_definition(make, name):
         np.testing.assert_allclose(ours, theirs, atol=1e-11 * max(1.0, np.abs(theirs).max(initial=0)))
 
 
-@pytest.mark.parametrize("cuts", [[1], [128], [5, 5, 133, 299]])
+SPLITS = [[1], [128], [5, 5, 133, 299], *(sorted(RANDOM.integers(0, 301, 4).tolist()) for _ in range(4))]
+
+
+@pytest.mark.parametrize("cuts", SPLITS, ids=str)
 def test_any_split_into_states_gives_the_same(make, cuts):
     n = 300
     q, k, v = map(jnp.asarray, make(2, 4, 2, n, n, 4, 3))

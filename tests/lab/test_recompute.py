@@ -11,6 +11,7 @@ import pytest
 
 from cosformer.lab.paper.ledger import ledger
 from cosformer.lab.records import run_of_line
+from lab.made_up import run_line
 
 SCRIPT = Path(__file__).with_name("recompute.py")
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -32,35 +33,16 @@ def test_the_committed_ledger() -> None:
 
 def line(recipe: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
     metric, base = ("accuracy", 0.5) if "accuracy" in scores else ("loss", 6.0)
-    return {
-        "recipe": recipe,
-        "attention": attention,
-        "seed": seed,
-        "task": "lm",
-        "status": "done",
-        "cpu_seconds": 1.0,
-        "machine": {},
-        "command": "cosformer train",
-        "scores": {"valid": {metric: 0.9}, "test": {metric: scores[metric]}},
-        "baseline": {"test": {"name": "base", "score": base}, "valid": {"name": "base", "score": base}},
-        "learned": {"test": True},
-        "mean_train_loss": scores.get("area", 1.0),
-    }
+    made = {"scores": {"valid": {metric: 0.9}, "test": {metric: scores[metric]}}}
+    return run_line(recipe, attention, seed, scores, base, **made, mean_train_loss=scores.get("area", 1.0))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Runs of every block with verdicts of every kind, and the ledger the package makes of them."""
     runs = []
-    levels = {
-        "softmax": 1.6,
-        "cosformer": 1.602,
-        "relu": 1.65,
-        "leaky_relu": 1.7,
-        "identity": 6.5,
-        "linear": 1.651,
-        "uniform": 2.2,
-    }
+    levels = {"softmax": 1.6, "cosformer": 1.602, "relu": 1.65, "leaky_relu": 1.7, "identity": 6.5}
+    levels |= {"linear": 1.651, "uniform": 2.2}
     for place, (name, level) in enumerate(levels.items()):
         for seed in range(5):
             noise = ((7 * seed + 3 * place) % 5 - 2) / 1000

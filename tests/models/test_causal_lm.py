@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, TextIteratorStreamer
 import cosformer.hf  # noqa: F401
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.state_cache import StateCache
+from cosformer.ops.backends import available_backends
+from models.two_steps import two_steps
 
 GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 RECORD = {"return_dict_in_generate": True, "output_logits": True}
@@ -170,3 +172,12 @@ def test_vocabulary_can_be_resized_unless_adaptive(config, ids):
     torch.testing.assert_close(model(ids(1, 5)).logits[..., :50], before)
     with pytest.raises(ValueError, match="bands of an adaptive vocabulary"):
         CosformerForCausalLM(config(is_decoder=True, adaptive_cutoffs=[10])).resize_token_embeddings(60)
+
+
+@pytest.mark.parametrize("backend", [name for name in available_backends() if name != "dense"])
+def test_two_training_steps_with_each_backend_forced(backend, relative):
+    (*before, after), moved = two_steps(backend, 300)
+    losses, expected = two_steps("dense", 300)
+    assert before[0] > before[1] > after
+    assert [*before, after] == pytest.approx(losses, rel=1e-5)
+    assert relative(moved, expected) < 1e-4

@@ -154,3 +154,16 @@ def test_a_process_that_imports_only_transformers(before, trust, expected, confi
     again = transformers.AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
     again.save_pretrained(tmp_path / "again")
     assert "CosformerModel" in (tmp_path / "again" / "modeling_cosformer.py").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore::DeprecationWarning")
+def test_torch_ao_quantises_every_linear_layer(config):
+    model = CosformerForCausalLM(config(is_decoder=True)).eval()
+    names = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    assert len(names) >= 2 * 6 + 1  # queries, keys, values, output and feed-forward of two layers; the words
+    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    found = {name for name, module in quantised.named_modules() if type(module) is torch.ao.nn.quantized.dynamic.Linear}
+    assert found == names
+    x = torch.arange(12)[None] % 50
+    difference = (quantised(x).logits - model(x).logits).abs().max()
+    assert 0 < difference < 0.2 * model(x).logits.abs().max()

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from cosformer.attention import ATTENTIONS, attention_class
 from cosformer.models.causal_lm import CosformerForCausalLM
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -54,8 +55,11 @@ def test_a_checkpoint_gives_the_stock_logits_and_then_takes_any_attention(family
     assert relative(whole, expected) > 1e-2
 
 
+CAUSAL = [name for name in ATTENTIONS if attention_class(name).traits.causal]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("attention", ["linear", "performer", "local", "sinkhorn"])
+@pytest.mark.parametrize("attention", CAUSAL)
 def test_other_attentions_of_the_zoo(attention, ids, tmp_path):
     stock("llama", tmp_path)
     model = CosformerForCausalLM.from_pretrained(tmp_path, attention=attention, max_len=128).eval()

@@ -16,8 +16,7 @@ def rows(ids) -> list[torch.Tensor]:
 
 
 def flattened(pieces: list[torch.Tensor], **options: bool) -> dict:
-    batch = DataCollatorWithFlattening(**options)([{"input_ids": piece.tolist()} for piece in pieces])
-    return {name: value for name, value in batch.items() if name != "attention_mask"}
+    return DataCollatorWithFlattening(**options)([{"input_ids": piece.tolist()} for piece in pieces])
 
 
 def separate(model, pieces) -> tuple[torch.Tensor, list[torch.Tensor]]:

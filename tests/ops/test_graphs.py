@@ -106,7 +106,6 @@ def test_export_with_dynamic_length(causal):
         assert torch.allclose(program.module()(*x), cosformer_attention(*x, causal=causal, max_len=2048), atol=1e-6)
 
 
-@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="torch 2.6 does not tell an export")
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("example", [100, 400])
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,9 +2,15 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cosformer import CosformerAttention, LinearState, cosformer_attention
+from cosformer.ops import batched
+from cosformer.ops.angles import angle_tables
 from cosformer.ops.backends import available_backends
+from cosformer.ops.spec import AttentionSpec
 
 FORMS = ["auto", *available_backends(torch.float64, "meta")]
 
@@ -67,3 +73,36 @@ def test_module(batch_first):
         assert out.shape == x.shape and weights.shape == (5, 5, 5) and out.is_meta and weights.is_meta
     out.sum().backward()
     assert module.q_proj.weight.grad.is_meta
+
+
+class Doubles(TorchDispatchMode):
+    """Which operations made float64 tensors on another device than the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.device.type != "cpu":
+                self.found.add(str(operator))
+        return result
+
+
+def test_angles_need_no_float64_on_a_device_that_has_none():
+    """Apple's MPS, by tensors that only claim to lie there; the angles are made in float64 all the same."""
+    device = torch.device("mps", 0)
+    with torch.no_grad(), FakeTensorMode(), Doubles() as doubles:
+        for n in (1, 40, 700):
+            for causal in (False, True):
+                q, k, v = (torch.empty(1, 2, n, 8, device=device) for _ in range(3))
+                assert cosformer_attention(q, k, v, causal=causal, max_len=800, backend="dense").device == device
+        for table in angle_tables(3, 40, 800, torch.float32, device):
+            assert table.device == device and table.dtype == torch.float32
+    assert not doubles.found
+    spec = AttentionSpec(True, True, 0, 0, 800, 800, "clamp", 1e-6)
+    q, k, v = (torch.empty(1, 2, 700, 8, device="meta") for _ in range(3))
+    with Doubles() as doubles:  # the batched form makes its tables on the CPU for every other device
+        batched.forward(q, k, v, None, None, None, None, spec)
+    assert not doubles.found

@@ -54,7 +54,7 @@ def one_token(q, k, v):
     return out, state.kv, state.z
 
 
-PROBLEM = AttentionSpec(True, False, 0, 0, 9, 9, "clamp", 1e-6)
+SPEC = AttentionSpec(True, False, 0, 0, 9, 9, "clamp", 1e-6)
 CALLS = {
     **{
         f"{form} {'causal' if causal else 'all keys'}": lambda q, k, v, form=form, causal=causal: cosformer_attention(
@@ -64,7 +64,7 @@ CALLS = {
         for causal in (False, True)
     },
     "one token": one_token,
-    "factored": lambda q, k, v: factored_attention(q, k, v, None, None, PROBLEM),
+    "factored": lambda q, k, v: factored_attention(q, k, v, None, None, SPEC),
 }
 
 

@@ -12,8 +12,7 @@ import pytest
 import cosformer.tasks
 from cosformer.tasks import TASKS, task_class
 from cosformer.tasks.base import Task
-from cosformer.tasks.standard_error import mean_and_error, row_sums
-from cosformer.tasks.unigram import unigram_nats
+from cosformer.tasks.scores import mean_and_error, row_sums, unigram_nats
 
 
 def test_every_task_is_in_its_table() -> None:
@@ -61,5 +60,5 @@ def test_the_unigram_model_is_a_distribution(monkeypatch: pytest.MonkeyPatch) ->
     allowed = np.array([True, True, False, True, True])
     nats = unigram_nats(stream, allowed)
     assert np.exp(-nats) == pytest.approx([2 / 9, 4 / 9, 0, 2 / 9, 1 / 9])
-    monkeypatch.setattr("cosformer.tasks.unigram._AT_ONCE", 2)
+    monkeypatch.setattr("cosformer.tasks.scores._AT_ONCE", 2)
     assert np.array_equal(nats, unigram_nats(stream, allowed))

@@ -13,7 +13,7 @@ ATTENTIONS: dict[str, tuple[str, str]] = {
     "relu": ("cosformer.attention.feature_maps", "Relu"),
     "leaky_relu": ("cosformer.attention.feature_maps", "LeakyRelu"),
     "identity": ("cosformer.attention.feature_maps", "Identity"),
-    "uniform": ("cosformer.attention.uniform", "Uniform"),
+    "uniform": ("cosformer.attention.feature_maps", "Uniform"),
     "linear": ("cosformer.attention.feature_maps", "Linear"),
     "performer": ("cosformer.attention.performer", "Performer"),
     "rfa_gaussian": ("cosformer.attention.rfa", "RfaGaussian"),

@@ -90,6 +90,22 @@ class Attention(nn.Module):
         parts = [slice(start, end) for start, end in ends if end > start]
         return torch.cat([self(q[:, :, part], k[:, :, part], v[:, :, part]) for part in parts], dim=2)
 
+    def sharded(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        group: Any,
+        key_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """This rank's rows of a sequence that the ranks of a process group hold in pieces, as ``cosformer_attention`` has it."""
+        raise ValueError(
+            f"{type(self).__name__} cannot work on a sequence in pieces over several processes: only plain sums over keys can be"
+            " added up between them; use cosformer, or relu, leaky_relu, identity, linear, uniform, performer, rfa_gaussian,"
+            " rfa_arccos or spe"
+        )
+
     def check(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
         """Raise on input that this mechanism was not built for."""
         heads, dim = self.num_heads, self.head_dim

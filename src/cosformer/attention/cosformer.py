@@ -1,5 +1,7 @@
 """cosFormer: ReLU features, re-weighted by the cosine of the distance."""
 
+from typing import Any
+
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
@@ -35,6 +37,19 @@ class Cosformer(Attention):
         return cosformer_attention(
             q, k, v, causal=self.causal, max_len=self.max_len, cu_seqlens=cu_seqlens, backend=self.backend
         )
+
+    def sharded(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        group: Any,
+        key_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """This rank's rows of a sequence in pieces over the ranks of ``group``; ``cu_seqlens`` is that of the whole."""
+        options: dict[str, Any] = {"causal": self.causal, "max_len": self.max_len, "backend": self.backend}
+        return cosformer_attention(q, k, v, **options, key_mask=key_mask, cu_seqlens=cu_seqlens, group=group)
 
     def summarize(self, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> LinearState:
         """Keys and values to be attended to later, by any number of :meth:`attend_state`: sums of one size."""

@@ -1,19 +1,20 @@
 """Attention by feature maps: weights are products of features, so time and memory are linear in the length.
 
-The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1.
+The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1, a constant.
 """
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.checks import without_autocast
+from cosformer.ops.checks import check_eps, check_tensors, without_autocast
 from cosformer.ops.operator import linear_attention
-from cosformer.ops.spec import accumulator
+from cosformer.ops.spec import AttentionSpec, accumulator
 from cosformer.ops.state import LinearState
 
 
@@ -51,6 +52,40 @@ class FeatureMap(Attention):
                 return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
             fq, fk = self.features(q, k, first=0, fresh=self.training)
             return self.attend(fq, fk, v, None, key_mask)[0]
+
+    def sharded(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        group: Any,
+        key_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """This rank's rows of a sequence in pieces over the ranks of ``group``; random maps draw the same numbers on all of them."""
+        from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
+
+        def check() -> None:
+            if cu_seqlens is not None:
+                raise ValueError(
+                    f"{type(self).__name__} takes no packed sequences in pieces over processes; cosformer does"
+                )
+            check_tensors(q, k, v, key_mask)
+
+        pieces, _ = parallel.agree(group, check, q, k, v, causal=self.causal, max_len=self.max_len)
+        if pieces.q_bounds[-1] > self.max_len:
+            raise ValueError(
+                f"the pieces have {pieces.q_bounds[-1]} tokens together, which exceeds max_len={self.max_len}; build the"
+                " attention with a larger max_len"
+            )
+        devices = [q.device] if q.is_cuda else []
+        with without_autocast(q.device), torch.random.fork_rng(devices, enabled=self.training):
+            if self.training:
+                torch.manual_seed(pieces.seed)
+            fq, fk = self.features(q, k, first=pieces.first, fresh=self.training)
+            spec = AttentionSpec(self.relu, self.causal, 0, 0, 0, 0, self.normaliser, check_eps(self.eps, fq.dtype))
+            tensors = fq, fk, v.to(fq.dtype), key_mask, None
+            return parallel.attend_pieces(*tensors, spec, pieces, max_len=0, backend="auto").to(v.dtype)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
@@ -122,6 +157,7 @@ class Relu(FeatureMap):
     traits = Traits(paper="Qin et al. 2022", time="N D^2", memory="N D", causal=True, cross=True, streaming=True)
     relu = True
     maps = False
+    grouped = True
 
     def phi(self, x: Tensor) -> Tensor:
         return x  # the kernel applies the ReLU
@@ -172,9 +208,24 @@ class Linear(FeatureMap):
 
     traits = replace(Relu.traits, paper="Katharopoulos et al. 2020")
     normaliser = "add"
+    grouped = True
 
     def phi(self, x: Tensor) -> Tensor:
         return elu_plus_one(x)
+
+
+class Uniform(FeatureMap):
+    """``o_i = mean of v_j over the keys that row i may see``; queries and keys are not looked at: the control that cannot attend.
+
+    A task on which it does as well as an attention that chooses says nothing about how the choice is made. One feature, the
+    constant one, so the causal form is a running mean in linear time and its state is one sum and one count a head.
+    """
+
+    traits = Traits(paper="(a control)", time="N D", memory="N", causal=True, cross=True, streaming=True)
+
+    def phi(self, x: Tensor) -> Tensor:
+        # ones that hang on x with a gradient of zero: training on several machines wants one for every parameter
+        return x[..., :1].masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 1)
 
 
 def elu_plus_one(x: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ class Performer(FeatureMap):
     traits = Traits(
         paper="Choromanski et al. 2021", time="N F D", memory="N F", causal=True, cross=True, streaming=True
     )
+    grouped = True
     projection: Tensor
     calls: Tensor
     draws: Tensor

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Traits
+from cosformer.attention.base import Attention, Traits
 from cosformer.attention.feature_maps import FeatureMap, check_state, widen
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.checks import without_autocast
@@ -132,6 +132,8 @@ class GatedRandomFeatures(RandomFeatures):
             if not self.training and works_in_pieces(q, k):
                 return attend_in_pieces(self._extend, q, k, v, key_mask, causal=True)
             return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]
+
+    sharded = Attention.sharded  # the gates of one piece weaken the sums of those before: no plain sum
 
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int

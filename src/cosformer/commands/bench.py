@@ -73,10 +73,10 @@ def _measure(args: argparse.Namespace) -> Any:
         name = "gpu"
         usable_device(args.device)
     elif resume:
-        raise ValueError("--resume goes on with a run of --attentions; the operator's is short: run it again")
+        raise ValueError("--resume continues a run of --attentions; the operator's is short: run it again")
     words = ["bench", args.bench]
     for option, value in given.items():
-        words += [f"--{_FLAGS.get(option, option).replace('_', '-')}", _word(value)]
+        words += [f"--{_FLAGS.get(option, option).replace('_', '-')}", *([] if value is True else [_word(value)])]
     quick = {}
     if getattr(args, "quick", False):
         words.append("--quick")
@@ -90,7 +90,7 @@ _FLAGS = {"memory_limit_gb": "memory_limit"}
 
 def _word(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "''"
     return value.name if isinstance(value, Path) else str(value) or "''"
 
 
@@ -107,7 +107,9 @@ def _native(add: Callable[..., Any]) -> None:
 
 
 def _jax(add: Callable[..., Any]) -> None:
-    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,4096,16384")
+    add("--lengths", type=_some_numbers, metavar="N,N,...", help="default: 1024,4096,16384; '' for none")
+    text = "to measure memory at (default: 16384,65536; '' for none)"
+    add("--memory-lengths", type=_some_numbers, metavar="N,N,...", help=text)
 
 
 def _data(add: Callable[..., Any]) -> None:
@@ -118,6 +120,12 @@ def _data(add: Callable[..., Any]) -> None:
 def _generate(add: Callable[..., Any]) -> None:
     add("--lengths", type=_some_numbers, metavar="N,N,...", help="default: 1024,4096,16384,65536; '' for none")
     add("--tokens", type=int, help="length of the run of the step loop (default: 100,000; 0: none)")
+
+
+def _decode(add: Callable[..., Any]) -> None:
+    add("--source", metavar="DIR", help="the original, a language model")
+    add("--models", metavar="DIR,DIR,...", help="linearized models made of it")
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 1024,8192,65536")
 
 
 def _train(add: Callable[..., Any]) -> None:
@@ -137,6 +145,24 @@ def _text(add: Callable[..., Any]) -> None:
     add("--width", type=_positive, help="default: 256")
     add("--device", help="cpu or cuda (default: cpu)")
     _memory_limit(add)
+
+
+def _long(add: Callable[..., Any]) -> None:
+    add("--lengths", type=_numbers, metavar="N,N,...", help="default: 16384,65536,262144,1048576")
+    add("--piece", type=_positive, help="tokens of a piece (default: 16,384)")
+    add(
+        "--whole-up-to",
+        type=_positive,
+        metavar="N",
+        help="longest sequence in one go on one process (default: 262,144)",
+    )
+    add(
+        "--memory-only",
+        action="store_true",
+        default=None,
+        help="one step of each and no timing: also on a busy machine",
+    )
+    add("--softmax-up-to", type=_positive, metavar="N", help="longest for softmax attention (default: 65,536)")
 
 
 def _memory_limit(add: Callable[..., Any]) -> None:
@@ -204,6 +230,13 @@ BENCHES: dict[str, Bench] = {
         _generate,
         "short lengths and a short run: seconds",
     ),
+    "decode": Bench(
+        "a token of a linearized model at growing contexts, against the model it was made of",
+        "Milliseconds of one token and megabytes of the cache behind a filled context (random numbers, no prefill), float32, one "
+        f"sequence. Past the length that a model was made for it is timed, not meant to be used. {_QUIET} Needs cosformer[hf].",
+        9,
+        _decode,
+    ),
     "train": Bench(
         "tokens per second of each attention in a small language model; the engine",
         "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
@@ -216,10 +249,20 @@ BENCHES: dict[str, Bench] = {
     "jax": Bench(
         "the JAX operator beside torch's kernels and JAX's softmax attention",
         "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
-        f"one sequence, 8 heads of 64 channels. {_QUIET} Needs cosformer[jax].",
+        f"one sequence, 8 heads of 64 channels; and its memory by length. {_QUIET} Needs cosformer[jax].",
         5,
         _jax,
         "one length, three repeats",
+    ),
+    "long": Bench(
+        "a training step against the length, to a million tokens: whole, in pieces, over two processes",
+        "Tokens a second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 layers of width "
+        "128, one sequence, float32: on one process, on one process in pieces that carry the state (full gradients), on two "
+        "processes that hold half of the sequence each, and with torch's softmax attention as far as asked. Each in a fresh "
+        "process, two processes with half of the threads each. Run it on a quiet machine. Needs cosformer[hf].",
+        3,
+        _long,
+        "short lengths, one repeat",
     ),
     "text": Bench(
         "the paper's table 5: speed and memory on byte-level text, by attention and length",

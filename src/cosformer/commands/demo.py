@@ -121,7 +121,7 @@ def _show_speed(results: Path, threads: int) -> None:
     from cosformer.extras import MissingExtra
     from cosformer.lab.bench.attention import forward
     from cosformer.lab.records import Results
-    from cosformer.lab.render.speed import operator_times
+    from cosformer.lab.render.result_figures import operator_times
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
     found, lines, times = [], [], []

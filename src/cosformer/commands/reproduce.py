@@ -35,14 +35,14 @@ TARGETS: dict[str, tuple[str, str]] = {
     "rates": ("cosformer.lab.paper.rates", "the search of learning rates for the runs of the ledger"),
     "gates": ("cosformer.lab.paper.gates", "tables of counts that a model must beat for its claims to be judged"),
     "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
-    "continue": ("", "let them go on"),
+    "continue": ("", "let them continue"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs what is missing, uses what is there, goes on where it stopped; prints ours beside the paper's."
+        "Runs what is missing, uses what is there, continues where it stopped; prints ours beside the paper's."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
     add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
-    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command goes on")
+    add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command continues")
     add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
@@ -75,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cosformer.lab.paper import Request
     from cosformer.lab.paper.cells import cells_of
-    from cosformer.lab.paper.request import Request
 
     if args.target in ("pause", "continue"):
         return _pause(args)
@@ -103,9 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run], list[str]]":
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
-    from cosformer.lab.paper.estimate import estimate
-    from cosformer.lab.paper.queue import Queue
-    from cosformer.lab.paper.summary import collect, merged
+    from cosformer.lab.paper.queue import Queue, estimate
+    from cosformer.lab.paper.state import collect, merged
     from cosformer.lab.records import read_runs, write_runs
 
     known, problems = ([], []) if args.source is None else _sorted(*read_runs([args.source]))
@@ -131,8 +130,7 @@ def _runs(cells: "Sequence[Cell]", args: argparse.Namespace) -> "tuple[list[Run]
 
 def _missing(cells: "Sequence[Cell]", known: "Sequence[Run]", runs: Path) -> "list[Cell]":
     """The cells without a line, and those whose weights one of them needs and which are not on the disk any more."""
-    from cosformer.lab.paper.state import DONE, state
-    from cosformer.lab.paper.summary import cell_key
+    from cosformer.lab.paper.state import DONE, cell_key, state
 
     done = {cell_key(run) for run in known}
     left = [cell for cell in cells if (cell.recipe, cell.attention, cell.seed, cell.rate or 0.0) not in done]
@@ -185,8 +183,7 @@ def _sorted(runs: "list[Run]", problems: list[str]) -> "tuple[list[Run], list[st
 
 def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     """One shell line for each cell that is not done, with the time it will take where something like it has run."""
-    from cosformer.lab.paper.estimate import estimate, minutes
-    from cosformer.lab.paper.queue import command, launcher
+    from cosformer.lab.paper.queue import command, estimate, launcher, minutes
     from cosformer.lab.paper.state import DONE, state
 
     runs = _timed(cells, args)
@@ -209,7 +206,7 @@ def _print_commands(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
 
 def _timed(cells: "Sequence[Cell]", args: argparse.Namespace) -> "list[Run]":
     """Runs whose times tell how long others will take: those that are here, and those that are committed."""
-    from cosformer.lab.paper.summary import collect
+    from cosformer.lab.paper.state import collect
     from cosformer.lab.records import read_runs
 
     committed = [args.docs / "results" / name for name in ("runs.jsonl", "rates.jsonl", "runs-v1.jsonl")]

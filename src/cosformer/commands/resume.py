@@ -17,6 +17,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="train up to update N, also a run that has finished: from its last checkpoint on with the learning rates of a"
         " schedule of N updates",
     )
+    parser.add_argument(
+        "--sequence-parallel",
+        type=int,
+        metavar="K",
+        help="rows over K processes from here on, whatever it was before (default: as the run began)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -25,4 +31,5 @@ def run(args: argparse.Namespace) -> int:
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import resume
 
-    return finish(lambda: resume(args.run, steps=args.steps, quiet=args.quiet), args.run)
+    options = {"steps": args.steps, "sequence_parallel": args.sequence_parallel, "quiet": args.quiet}
+    return finish(lambda: resume(args.run, **options), args.run)

@@ -13,9 +13,9 @@ from cosformer.data.archive import members, text_lines
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.encoding import Row, add_rows, dealt, encode_rows, smallest_dtype, tokenizer_identity
-from cosformer.data.progress import progress_bar
+from cosformer.data.encoding import Row, add_rows, dealt, prepare_rows, smallest_dtype, tokenizer_identity
 from cosformer.data.subwords import batched, text_vocabulary
+from cosformer.terminal import progress_bar
 
 _PARTS = ("train", "valid", "test")
 _DOMAIN = re.compile(r"(?:^|/)([^/]+)/(positive|negative)\.review$")
@@ -126,26 +126,16 @@ def blitzer(
     """
     if len(shares) != 3:
         raise ValueError(f"shares={shares!r}; three of them (train, valid, test)")
-    source = locate("blitzer", "blitzer", path)
-    options = {
-        "source": source.identity,
-        "domains": None if domains is None else sorted(domains),
-        "tokenizer": tokenizer_identity(tokenizer),
-        "max_length": max_length,
-        "shares": [float(s) for s in shares],
-        "seed": seed,
-        "errors": errors,
-    }
 
-    def build(writer: Writer) -> Description:
-        vocabulary = text_vocabulary(tokenizer)
-        rows = [row for _, row in sorted(read_domains(source.files(), domains, errors), key=lambda pair: pair[0])]
-        cut = 0
-        for part, chosen in zip(_PARTS, dealt(len(rows), shares, seed), strict=True):
-            cut += encode_rows(writer, part, [rows[i] for i in chosen], vocabulary, max_length)
-        return Description(vocabulary, 2, max_length, ("negative", "positive"), notes={"rows cut": cut})
+    def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
+        rows = [row for _, row in sorted(read_domains(files, domains, errors), key=lambda pair: pair[0])]
+        parts = zip(_PARTS, dealt(len(rows), shares, seed), strict=True)
+        return {part: [rows[i] for i in chosen] for part, chosen in parts}, {}
 
-    return prepare("blitzer", options, build)
+    options = {"shares": [float(s) for s in shares], "seed": seed, "errors": errors}
+    options |= {"domains": None if domains is None else sorted(domains)}
+    classes, sizes = ("negative", "positive"), {"tokenizer": tokenizer, "max_length": max_length}
+    return prepare_rows("blitzer", "blitzer", path, read, classes, **sizes, **options)
 
 
 def read_domains(path: Path, domains: Sequence[str] | None, errors: str) -> Iterator[tuple[str, Row]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from cosformer._version import __version__
 from cosformer.data.cache import downloads_folder, fingerprint, home
-from cosformer.data.progress import progress_bar
 from cosformer.extras import require
+from cosformer.terminal import progress_bar
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,45 @@
-"""Text rows to ids: `<s> A </s>`, `<s> A </s> </s> B </s>`, cut to a length."""
+"""Text rows to ids: `<s> A </s>`, `<s> A </s> </s> B </s>`, cut to a length; and sets that are made of such rows."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cosformer.data.dataset import Writer
-from cosformer.data.subwords import TOKENIZER_FILES
+from cosformer.data.cache import prepare
+from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.download import locate
+from cosformer.data.subwords import TOKENIZER_FILES, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary
 
 Row = tuple[str, str | None, int | None]  # first text, second text of a pair, label
 _BATCH = 10_000
+
+
+def prepare_rows(
+    name: str,
+    download: str,
+    path: str | None,
+    read: Callable[[Path], tuple[dict[str, list[Row]], dict[str, int]]],
+    classes: tuple[str, ...],
+    *,
+    tokenizer: str,
+    max_length: int,
+    **options: Any,
+) -> Dataset:
+    """The set ``name`` of labelled texts. ``read``: its files to the rows of each split, and what else is to be noted.
+    ``options``: what else the result depends on."""
+    source = locate(name, download, path)
+    key = {"source": source.identity, "tokenizer": tokenizer_identity(tokenizer), "max_length": max_length, **options}
+
+    def build(writer: Writer) -> Description:
+        vocabulary = text_vocabulary(tokenizer)
+        splits, notes = read(source.files())
+        cut = sum(encode_rows(writer, split, rows, vocabulary, max_length) for split, rows in splits.items())
+        return Description(vocabulary, len(classes), max_length, classes, notes=notes | {"rows cut": cut})
+
+    return prepare(name, key, build)
 
 
 def tokenizer_identity(tokenizer: str) -> Any:

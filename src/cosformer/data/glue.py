@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from cosformer.data.archive import members, text_lines
-from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
-from cosformer.data.download import locate
-from cosformer.data.encoding import Row, dealt, encode_rows, tokenizer_identity
-from cosformer.data.subwords import text_vocabulary
+from cosformer.data.dataset import Dataset
+from cosformer.data.encoding import Row, dealt, prepare_rows
 
 _FILE = re.compile(r"(?:^|/)(train|dev|test)(_matched|_mismatched)?\.(tsv|jsonl)$")
 _SPLITS = {"train": "train", "dev": "valid", "test": "test"}
@@ -101,29 +98,18 @@ def _glue(
 ) -> Dataset:
     if resplit is not None and len(resplit) != 3:
         raise ValueError(f"resplit={resplit!r}; three shares (train, valid, test), as 80 10 10")
-    source = locate(name, name, path)
-    options = {
-        "source": source.identity,
-        "tokenizer": tokenizer_identity(tokenizer),
-        "max_length": max_length,
-        "resplit": None if resplit is None else [float(share) for share in resplit],
-        "seed": seed,
-        "errors": errors,
-    }
+    shares = None if resplit is None else [float(share) for share in resplit]
 
-    def build(writer: Writer) -> Description:
-        form, vocabulary = _FORMS[name], text_vocabulary(tokenizer)
-        splits, dropped = read_splits(source.files(), name, errors)
+    def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
+        splits, dropped = read_splits(files, name, errors)
         if resplit is not None:
             pool = [row for rows in splits.values() for row in rows if row[2] is not None]
             parts = dealt(len(pool), resplit, seed)
             splits = {s: [pool[i] for i in part] for s, part in zip(("train", "valid", "test"), parts, strict=True)}
-        cut = sum(encode_rows(writer, split, rows, vocabulary, max_length) for split, rows in splits.items())
-        return Description(
-            vocabulary, len(form.classes), max_length, form.classes, notes={"rows dropped": dropped, "rows cut": cut}
-        )
+        return splits, {"rows dropped": dropped}
 
-    return prepare(name, options, build)
+    options = {"tokenizer": tokenizer, "max_length": max_length, "resplit": shares, "seed": seed, "errors": errors}
+    return prepare_rows(name, name, path, read, _FORMS[name].classes, **options)
 
 
 def read_splits(path: Path, name: str, errors: str) -> tuple[dict[str, list[Row]], int]:

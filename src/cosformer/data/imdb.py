@@ -9,8 +9,7 @@ from cosformer.data.archive import decoded, members
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.encoding import encode_rows, tokenizer_identity
-from cosformer.data.subwords import text_vocabulary
+from cosformer.data.encoding import Row, prepare_rows
 from cosformer.data.vocabulary import Bytes
 
 CLASSES = ("negative", "positive")
@@ -37,26 +36,17 @@ def imdb(
     *, path: str | None = None, tokenizer: str = "bytes", max_length: int = 512, errors: str = "strict"
 ) -> Dataset:
     """The first line of each review as ``<s> A </s>``, cut at ``max_length``; ``tokenizer`` is "bytes" or a folder."""
-    source = locate("imdb", "imdb", path)
-    options = {
-        "source": source.identity,
-        "tokenizer": tokenizer_identity(tokenizer),
-        "max_length": max_length,
-        "errors": errors,
-    }
 
-    def build(writer: Writer) -> Description:
-        vocabulary = text_vocabulary(tokenizer)
-        cut = 0
-        for split, reviews in read_reviews(source.files()).items():
-            rows = [
+    def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
+        return {
+            split: [
                 (decoded(raw.partition(b"\n")[0], f"{split} review {i}", errors), None, label)
                 for i, (raw, label) in enumerate(reviews)
             ]
-            cut += encode_rows(writer, split, rows, vocabulary, max_length)
-        return Description(vocabulary, 2, max_length, CLASSES, notes={"rows cut": cut})
+            for split, reviews in read_reviews(files).items()
+        }, {}
 
-    return prepare("imdb", options, build)
+    return prepare_rows("imdb", "imdb", path, read, CLASSES, tokenizer=tokenizer, max_length=max_length, errors=errors)
 
 
 def read_reviews(path: Path) -> dict[str, list[tuple[bytes, int]]]:

@@ -19,12 +19,14 @@ from cosformer.data.listops_trees import (
     SHORTER_THAN,
     generate,
 )
-from cosformer.data.progress import progress_bar
 from cosformer.data.vocabulary import Words
+from cosformer.terminal import progress_bar
 
 TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
 _IDS = {token: i for i, token in enumerate(TOKENS)}
 MAX_LENGTH = 2000
+RULES = {"max_depth": MAX_DEPTH, "max_arguments": MAX_ARGUMENTS}
+RULES |= {"longer_than": LONGER_THAN, "shorter_than": SHORTER_THAN}
 _FILES = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
 
 
@@ -57,43 +59,26 @@ def listops(
 
         return prepare("listops", {"source": source.identity, "max_length": max_length}, read)
 
+    rules = {"max_depth": max_depth, "max_arguments": max_arguments}
+    rules |= {"longer_than": longer_than, "shorter_than": shorter_than}
     sizes = {"train": train, "valid": valid, "test": test}
-    return _generated("listops", sizes, max_depth, max_arguments, max_length, longer_than, shorter_than, seed, workers)
+    return _generated("listops", sizes, seed, max_length, workers, rules)
 
 
 def listops_small(*, train: int = 4_000, valid: int = 500, test: int = 500, seed: int = 0) -> Dataset:
     """ListOps by the same rules, small enough to be made while you wait."""
-    sizes = {"train": train, "valid": valid, "test": test}
-    return _generated(
-        "listops-small", sizes, MAX_DEPTH, MAX_ARGUMENTS, MAX_LENGTH, LONGER_THAN, SHORTER_THAN, seed, None
-    )
+    return _generated("listops-small", {"train": train, "valid": valid, "test": test}, seed, MAX_LENGTH, None, RULES)
 
 
 def _generated(
-    name: str,
-    sizes: dict[str, int],
-    max_depth: int,
-    max_arguments: int,
-    max_length: int,
-    longer_than: int,
-    shorter_than: int,
-    seed: int,
-    workers: int | None,
+    name: str, sizes: dict[str, int], seed: int, max_length: int, workers: int | None, rules: dict[str, int]
 ) -> Dataset:
-    """As many trees as ``sizes`` says for each split, prepared under ``name``."""
-    options = {"sizes": sizes, "depth": max_depth, "arguments": max_arguments, "length": max_length, "seed": seed}
-    options |= {"longer_than": longer_than, "shorter_than": shorter_than}
+    """As many trees as ``sizes`` says for each split, prepared under ``name``; ``rules`` are the generator's."""
+    options = {"sizes": sizes, "length": max_length, "seed": seed}
+    options |= {key.removeprefix("max_"): value for key, value in rules.items()}
 
     def build(writer: Writer) -> Description:
-        rows = generate(
-            sum(sizes.values()),
-            seed=seed,
-            max_depth=max_depth,
-            max_arguments=max_arguments,
-            longer_than=longer_than,
-            shorter_than=shorter_than,
-            workers=workers,
-        )
+        rows = generate(sum(sizes.values()), seed=seed, workers=workers, **rules)
         with progress_bar(name, sum(sizes.values())) as bar:
             for split_name, size in sizes.items():
                 split = writer.split(split_name, np.uint8)

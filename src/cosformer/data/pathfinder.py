@@ -13,9 +13,9 @@ from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.parallel import in_order
 from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, SIZE, Images, draw
-from cosformer.data.progress import progress_bar
 from cosformer.data.vocabulary import Pixels
 from cosformer.extras import require
+from cosformer.terminal import progress_bar
 
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 CLASSES = ("apart", "joined")

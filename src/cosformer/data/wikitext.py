@@ -13,9 +13,9 @@ from cosformer.data.cache import fingerprint, prepare
 from cosformer.data.dataset import Dataset, Description, SplitWriter, Writer
 from cosformer.data.download import locate
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
-from cosformer.data.progress import progress_bar
 from cosformer.data.subwords import Subwords, batched, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary, Words
+from cosformer.terminal import progress_bar
 
 _FILE = re.compile(r"(?:^|/)wiki\.(train|valid|test)\.(tokens|raw)$")
 _BATCH = 16_384  # lines encoded at once

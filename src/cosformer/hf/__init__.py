@@ -6,6 +6,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig
 from cosformer.hf.attention import NAME, cosformer_forward, cosformer_mask
 from cosformer.hf.convert import convert, register_configs
 from cosformer.hf.guard import guard_stock_models
+from cosformer.hf.linearized import LEARNED, learned_forward
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
 from cosformer.models.config import AUTO_CLASSES, CosformerConfig
@@ -24,6 +25,9 @@ for _auto, _name in AUTO_CLASSES.items():
 # for stock models: from_pretrained(..., attn_implementation="cosformer")
 AttentionInterface.register(NAME, cosformer_forward)
 AttentionMaskInterface.register(NAME, cosformer_mask)
+# for models that `cosformer linearize` wrote
+AttentionInterface.register(LEARNED, learned_forward)
+AttentionMaskInterface.register(LEARNED, cosformer_mask)
 guard_stock_models()
 register_configs()
 

@@ -53,15 +53,15 @@ def cosformer_forward(
 
     ``scaling`` multiplies every score alike and cancels in the normalisation.
     """
-    _refuse(kwargs)
+    refuse_arguments(kwargs)
     if dropout:
-        _mention_dropout(module, dropout)
+        mention_dropout(module, dropout)
     causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     if causal is None:
         raise ValueError(f"{type(module).__name__} does not say whether it is causal; cosformer attention cannot guess")
     layer = getattr(key, "cosformer_layer", None)
     max_len = max_len_of(getattr(module, "config", None))
-    _check_mask(attention_mask, key, query, layer, max_len)
+    check_mask(attention_mask, key, query, layer, max_len)
     if kwargs.get("cu_seq_lens_q") is not None:
         return _packed(query, key, value, attention_mask, causal, layer, max_len, kwargs["cu_seq_lens_q"]), None
     if layer is not None:
@@ -163,7 +163,7 @@ def _packed(
     return out.transpose(1, 2).contiguous()
 
 
-def _check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLayer | None, max_len: int | None) -> None:
+def check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLayer | None, max_len: int | None) -> None:
     if mask is None:
         return
     keys = key.shape[2] + (0 if layer is None else layer.get_seq_length())
@@ -204,7 +204,7 @@ def _layer(module: nn.Module) -> Any:
     return getattr(module, "layer_idx", None)
 
 
-def _refuse(kwargs: dict[str, Any]) -> None:
+def refuse_arguments(kwargs: dict[str, Any]) -> None:
     for name, way_out in _NO_LINEAR_FORM.items():
         if kwargs.get(name) is not None and kwargs[name] is not False:
             raise ValueError(f"attn_implementation='cosformer' has no form of {name}; {way_out}")
@@ -215,11 +215,11 @@ def _refuse(kwargs: dict[str, Any]) -> None:
             )
 
 
-def _mention_dropout(module: nn.Module, dropout: float) -> None:
+def mention_dropout(module: nn.Module, dropout: float) -> None:
     config = getattr(module, "config", None)
     fields = [name for name in _DROPOUTS if getattr(config, name, None)] or ["attention dropout"]
     text = (
-        f"attention dropout has no linear form: cosformer attention goes on without config.{fields[0]}={dropout};"
+        f"attention dropout has no linear form: cosformer attention runs without config.{fields[0]}={dropout};"
         " set it to 0 to be rid of this message"
     )
     if text not in _told:

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cosformer._version import __version__
 from cosformer.hf.attention import NAME
+from cosformer.hf.linearized import LEARNED, MECHANISM, attach_mechanisms
 from cosformer.models.auto_map import write_auto_map
 from cosformer.models.card import model_card
 from cosformer.models.config import CosformerConfig
@@ -25,7 +26,8 @@ from cosformer.models.state_cache import StateCache
 
 CONVERTIBLE = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "llama", "qwen2", "qwen3", "bart")
 ROTARY = ("llama", "qwen2", "qwen3")
-ATTENTIONS = (NAME, "softmax")
+# what a converted model can run -> attn_implementation; None: one of transformers' own
+IMPLEMENTATIONS = {NAME: NAME, "softmax": None, "learned": LEARNED}
 PREFIX = "cosformer_"
 _AUTO = (
     "AutoModel",
@@ -44,18 +46,24 @@ class ConvertedConfig:
     """Mixed into a stock config: which attention the model runs, and a file that tells stock classes of it."""
 
     attention: str
+    learned: dict | None  # of attention="learned": the fields of a LearnedAttention
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention={self.attention!r}; a converted model runs one of {', '.join(ATTENTIONS)}")
+        if self.attention not in IMPLEMENTATIONS:
+            known = ", ".join(IMPLEMENTATIONS)
+            raise ValueError(f"attention={self.attention!r}; a converted model runs one of {known}")
+        if (self.attention == "learned") != (self.learned is not None):
+            raise ValueError(
+                "attention='learned' and the field `learned` go together; `cosformer linearize` writes both"
+            )
         register_models(self.model_type.removeprefix(PREFIX))  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_json_string(self, use_diff: bool = True) -> str:
         values = json.loads(super().to_json_string(use_diff))  # pyright: ignore[reportAttributeAccessIssue]
-        if self.attention == NAME:
+        if IMPLEMENTATIONS[self.attention] is not None:
             # a stock class takes this for what to run: it fails where the name is not registered, and is right where it is
-            values["attn_implementation"] = NAME
+            values["attn_implementation"] = IMPLEMENTATIONS[self.attention]
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
@@ -74,18 +82,21 @@ class ConvertedModel:
     """Mixed into a stock model: runs the attention that its config names, whatever the default is."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        asked = config._attn_implementation
-        if (config.attention == NAME and asked not in (None, NAME)) or (config.attention != NAME and asked == NAME):
+        asked, own = config._attn_implementation, IMPLEMENTATIONS[config.attention]
+        if asked != own and (asked in (NAME, LEARNED) or (own is not None and asked is not None)):
             raise ValueError(
                 f"attn_implementation={asked!r}: this model was converted to attention={config.attention!r}"
             )
-        if config.attention == NAME:
-            config._attn_implementation = NAME
+        if own is not None:
+            config._attn_implementation = own
         super().__init__(config, *args, **kwargs)  # pyright: ignore[reportCallIssue]
+        if config.attention == "learned":
+            attach_mechanisms(self)  # pyright: ignore[reportArgumentType]
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict, *args: Any) -> None:
         """The cache of one size, where nobody asks for another."""
-        wanted = self.config.attention == NAME and generation_config.use_cache is not False  # pyright: ignore
+        keeps_states = IMPLEMENTATIONS[self.config.attention] is not None  # pyright: ignore[reportAttributeAccessIssue]
+        wanted = keeps_states and generation_config.use_cache is not False
         if wanted and generation_config.cache_implementation is None and model_kwargs.get("past_key_values") is None:
             cache: Any = StateCache()
             if generation_config.is_assistant:
@@ -108,7 +119,8 @@ class ConvertedModel:
 def converted_config(model_type: str) -> type:
     """The config class of ``cosformer_<model_type>``."""
     base = CONFIG_MAPPING[model_type]
-    body = {"model_type": PREFIX + model_type, "attention": NAME, "__annotations__": {"attention": str}}
+    body: dict[str, Any] = {"model_type": PREFIX + model_type, "attention": NAME, "learned": None}
+    body["__annotations__"] = {"attention": str, "learned": dict | None}
     return _publish(type(f"Cosformer{base.__name__}", (ConvertedConfig, base), {**body, "__module__": __name__}))
 
 
@@ -170,33 +182,34 @@ def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | Non
         raise FileNotFoundError(f"no model in {source!r}: {error}") from error
     make = _convert_own if config.model_type == CosformerConfig.model_type else _convert_stock
     model, notes = make(source, config, attention, max_len)
+    name = Path(source).name if Path(source).exists() else source
+    lines = "\n".join(f"* {note}" for note in notes)
+    body = f"Converted with cosformer {__version__} (`cosformer convert`):\n\n{lines}"
+    return notes + write_checkpoint(model, source, out, f"{name}, with its attention replaced", body, "converted")
+
+
+def write_checkpoint(
+    model: PreTrainedModel, source: str, out: Path, title: str, body: str, tag: str, **card: str
+) -> list[str]:
+    """The model with a card, and beside it what else lies in ``source``; returns a line on each."""
     out.mkdir(parents=True, exist_ok=True)
-    _write_note(out, source, notes, _auto_name(model))  # before saving: a README that is there stays
+    model_card(title, body, _auto_name(model), tag, **card).save(
+        out / "README.md"
+    )  # before saving: a README that is there stays
     model.save_pretrained(out)
-    notes.append(_copy_tokenizer(source, out))
-    notes += _copy_sentence_files(Path(source), out)
-    return notes
+    return [_copy_tokenizer(source, out), *_copy_sentence_files(Path(source), out)]
 
 
 def _convert_stock(source: str, config: Any, attention: str, max_len: int | None) -> tuple[PreTrainedModel, list[str]]:
-    had = config.model_type
-    base = had.removeprefix(PREFIX)
-    if base not in CONVERTIBLE:
-        raise ValueError(f"model type {had!r} cannot be converted; known: {', '.join(CONVERTIBLE)}, cosformer")
-    original: Any = _class_of(config).from_pretrained(source, dtype="auto")
-    stock = next(c for c in type(original).__mro__ if c.__module__ != __name__)  # of a converted one, what it came from
-    values = config.to_dict() | {"attention": attention}
-    values.pop("model_type")
-    if max_len is not None:
-        values["cosformer_max_len"] = max_len
-    new = converted_config(base)(**values)
-    new.dtype = original.dtype
-    model = converted_model(stock, base)(new).to(original.dtype)
-    model.load_state_dict(original.state_dict())
-    if hasattr(original, "generation_config"):
-        model.generation_config = original.generation_config
-    with torch.no_grad():  # refuses now, rather than in the user's hands, what the attention cannot honour
-        model.eval()(input_ids=torch.zeros(1, 4, dtype=torch.long))
+    if attention == "learned" or getattr(config, "attention", None) == "learned":
+        raise ValueError(
+            "learned maps are made by `cosformer linearize`, from the original model; convert neither makes nor drops them"
+        )
+    original = load_stock(source, config)
+    had, base = config.model_type, config.model_type.removeprefix(PREFIX)
+    changes = {} if max_len is None else {"cosformer_max_len": max_len}
+    model = with_attention(original, attention=attention, **changes)
+    new = model.config
     notes = [
         f"attention: {'as it was' if had != base else 'softmax'} -> {attention}; every weight is kept",
         f"model type: {had} -> {new.model_type}; it loads where the package cosformer is imported, and nowhere else",
@@ -208,6 +221,33 @@ def _convert_stock(source: str, config: Any, attention: str, max_len: int | None
                 "this model rotates queries and keys before the attention takes their ReLU: that is not the paper's model"
             )
     return model, notes
+
+
+def load_stock(source: str, config: Any) -> PreTrainedModel:
+    """The model in ``source``, of a family that can be converted."""
+    if config.model_type.removeprefix(PREFIX) not in CONVERTIBLE:
+        raise ValueError(
+            f"model type {config.model_type!r} cannot be converted; known: {', '.join(CONVERTIBLE)}, cosformer"
+        )
+    return _class_of(config).from_pretrained(source, dtype="auto")
+
+
+def with_attention(original: PreTrainedModel, **changes: Any) -> PreTrainedModel:
+    """A converted model with the weights of ``original``; ``changes``: ``attention`` and other fields of its config."""
+    base = original.config.model_type.removeprefix(PREFIX)
+    stock = next(c for c in type(original).__mro__ if c.__module__ != __name__)  # of a converted one, what it came from
+    values = original.config.to_dict() | changes
+    values.pop("model_type")
+    new = converted_config(base)(**values)
+    new.dtype = original.dtype
+    model = converted_model(stock, base)(new).to(original.dtype)
+    left = model.load_state_dict(original.state_dict(), strict=False)
+    assert not left.unexpected_keys and all(f".{MECHANISM}." in name for name in left.missing_keys), left
+    if hasattr(original, "generation_config"):
+        model.generation_config = original.generation_config
+    with torch.no_grad():  # refuses now, rather than in the user's hands, what the attention cannot honour
+        model.eval()(input_ids=torch.zeros(1, 4, dtype=torch.long))
+    return model
 
 
 def _convert_own(source: str, config: Any, attention: str, max_len: int | None) -> tuple[PreTrainedModel, list[str]]:
@@ -258,7 +298,7 @@ def _copy_sentence_files(source: Path, out: Path) -> list[str]:
             shutil.copy(source / name, out / name)
     for name in folders:
         if name and (source / name).is_dir():
-            shutil.copytree(source / name, out / name)
+            shutil.copytree(source / name, out / name, dirs_exist_ok=True)
     return ["sentence-transformers' files are the original's"]
 
 
@@ -269,10 +309,3 @@ def _auto_name(model: PreTrainedModel) -> str:
         if type(model) is getattr(transformers, name)._model_mapping.get(type(model.config), None)
     ]
     return names[0] if names else "AutoModel"
-
-
-def _write_note(out: Path, source: str, notes: list[str], auto: str) -> None:
-    name = Path(source).name if Path(source).exists() else source
-    lines = "\n".join(f"* {note}" for note in notes)
-    body = f"Converted with cosformer {__version__} (`cosformer convert`):\n\n{lines}"
-    model_card(f"{name}, with its attention replaced", body, auto, "converted").save(out / "README.md")

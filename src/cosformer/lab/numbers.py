@@ -148,13 +148,3 @@ FIGURE1: dict[str, dict[str, float | None]] = {
 }
 """The figure prints no numbers: score is table 4's average; speed, of which the paper does not say which it draws, is here
 table 5's training speed at 2K, the longest where every model runs."""
-
-SAMPLES: dict[str, list[dict[str, str]]] = {
-    "listops": [
-        {"truth": "0", "cosformer": "0", "softmax": "9"},
-        {"truth": "9", "cosformer": "9", "softmax": "3"},
-        {"truth": "9", "cosformer": "9", "softmax": "5"},
-    ],
-    "retrieval": [{"truth": "False", "cosformer": "False", "softmax": "True"}],
-}
-"""The answers under the appendix' qualitative samples."""

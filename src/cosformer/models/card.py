@@ -10,10 +10,11 @@ from cosformer.models import config as configuration
 
 AUTO_CLASSES = {model: auto for auto, model in configuration.AUTO_CLASSES.items()}
 
+UNSTATED = "Data, training and evaluation: not stated. Fill this in before sharing the model."
 
-def model_card(title: str, body: str, auto_class: str, tag: str, *, said: bool = False) -> ModelCard:
-    """A card with our metadata, ``body``, and how the model is loaded. ``said``: ``body`` has the data, training and scores."""
-    unsaid = "Data, training and evaluation: not stated. Fill this in before sharing the model.\n"
+
+def model_card(title: str, body: str, auto_class: str, tag: str, missing: str = UNSTATED) -> ModelCard:
+    """A card with our metadata, ``body``, how the model is loaded, and what is ``missing`` in it."""
     data = ModelCardData(library_name="transformers", tags=["cosformer", tag])
     return ModelCard(
         f"""---
@@ -31,7 +32,9 @@ from transformers import {auto_class}
 
 model = {auto_class}.from_pretrained("PATH")
 ```
-{"" if said else chr(10) + unsaid}"""
+
+{missing}
+"""
     )
 
 

@@ -9,7 +9,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from cosformer.models import packing
+from cosformer.models import packing, sharding
 from cosformer.models.adaptive import IGNORE, AdaptiveEmbedding, AdaptiveSoftmax
 from cosformer.models.config import CosformerConfig
 from cosformer.models.generation import StateGeneration
@@ -58,13 +58,14 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
     ) -> CausalLMOutputWithPast:
         """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts. The keyword ``shift_labels [B,N]``,
         if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of each position,
-        ``[B,N]``, 0 where none counts.
+        ``[B,N]``, 0 where none counts. With ``sequence_group`` the loss is this rank's share: those of all ranks add up to the
+        mean over all tokens.
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")
         # no named argument: the Trainer takes each one with "label" in its name for required
-        targets = kwargs.pop("shift_labels", None)
-        if targets is None and labels is not None:
+        targets, group = kwargs.pop("shift_labels", None), kwargs.get("sequence_group")
+        if targets is None and labels is not None and group is None:
             targets = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
             if attention_mask is None or bool(attention_mask.all()):
                 bounds = packing.find_bounds(kwargs, position_ids, *labels.shape)
@@ -81,6 +82,11 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
         )
         hidden = body.last_hidden_state
         loss = logits = None
+        if group is not None:
+            if targets is None and labels is not None:
+                targets = sharding.shifted(group, labels, kwargs.get("cu_seq_lens_q"), IGNORE)
+            if targets is not None and kwargs.get("num_items_in_batch") is None:
+                kwargs["num_items_in_batch"] = sharding.count_labels(group, targets, IGNORE)
         if isinstance(self.lm_head, AdaptiveSoftmax):
             words = self.model.embeddings.tokens
             assert isinstance(words, AdaptiveEmbedding)
@@ -102,7 +108,7 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
                 loss = self.loss_function(
                     logits=logits,
                     labels=labels,
-                    shift_labels=targets,
+                    shift_labels=targets.contiguous(),
                     vocab_size=self.config.vocab_size,
                     ignore_index=IGNORE,
                     **kwargs,

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
+from cosformer.models import sharding
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import with_cls
 from cosformer.models.pooling import POOL, Classifier
@@ -43,6 +44,7 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """``labels``: class numbers ``[B]``, or numbers to regress to, or ``[B,num_labels]`` of several true classes."""
+        sharding.refuse(self, kwargs)
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

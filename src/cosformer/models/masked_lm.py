@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
+from cosformer.models import sharding
 from cosformer.models.config import CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
@@ -64,7 +65,8 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """``labels [B,N]``: the true ids at the masked places, -100 elsewhere. ``reduction="none"`` gives the loss of each
-        place, ``[B,N]``, 0 where none counts, and no logits.
+        place, ``[B,N]``, 0 where none counts, and no logits. With ``sequence_group`` the loss is this rank's share: those of
+        all ranks add up to the mean over all masked places.
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")
@@ -78,6 +80,9 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         )
         hidden = body.last_hidden_state
         logits = loss = None
+        group = kwargs.pop("sequence_group", None)
+        if group is not None and labels is not None and kwargs.get("num_items_in_batch") is None:
+            kwargs["num_items_in_batch"] = sharding.count_labels(group, labels, IGNORED)
         if labels is None or not (self.config.sparse_prediction or reduction == "none"):
             logits = self.lm_head(hidden)
             if labels is not None:
@@ -93,4 +98,6 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]
 
     def _mean(self, scores: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
-        return self.loss_function(logits=scores, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return self.loss_function(
+            logits=scores, labels=labels.contiguous(), vocab_size=self.config.vocab_size, **kwargs
+        )

@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers.modeling_outputs import MultipleChoiceModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from cosformer.models import sharding
 from cosformer.models.classification import pooled, refuse_first_of_decoder
 from cosformer.models.config import CosformerConfig
 from cosformer.models.pooling import Classifier
@@ -40,6 +41,7 @@ class CosformerForMultipleChoice(CosformerPreTrainedModel):
         if given is None or given.dim() < 3:
             raise ValueError("multiple choice takes [batch, choices, length]; give input_ids or inputs_embeds")
         choices = given.shape[1]
+        sharding.refuse(self, kwargs)
         flat = [
             None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, position_ids, token_type_ids)
         ]

@@ -50,8 +50,6 @@ class StateLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # its name in older versions of transformers
-
     def reset(self) -> None:
         self.state = RecordedState(None) if self.record_past else None
         self.memory, self.pending = None, False

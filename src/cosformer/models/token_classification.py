@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import QuestionAnsweringModelOutput, TokenClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
+from cosformer.models import sharding
 from cosformer.models.config import CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
@@ -37,6 +38,7 @@ class CosformerForTokenClassification(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> TokenClassifierOutput:
         """``labels [B,N]``: class numbers, -100 where none counts."""
+        sharding.refuse(self, kwargs)
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -74,6 +76,7 @@ class CosformerForQuestionAnswering(CosformerPreTrainedModel):
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """``start_positions`` and ``end_positions [B]``; those outside the sequence do not count."""
+        sharding.refuse(self, kwargs)
         body = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

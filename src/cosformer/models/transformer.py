@@ -9,7 +9,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
 from cosformer.attention import attention_class, build_attention
-from cosformer.models import packing
+from cosformer.models import packing, sharding
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import Embeddings, positions_from_mask, with_cls
 from cosformer.models.patches import Patches
@@ -113,12 +113,15 @@ class CosformerModel(CosformerPreTrainedModel):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        sequence_group: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values``; ``attention_mask [B, seen + N]``, 1 = may be attended.
 
         ``past_key_values``: the states after the tokens seen before; they are replaced, in place, by those after these N.
         Packed sequences, in one row: ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that start anew.
+        ``sequence_group``: a process group whose ranks hold a piece of the sequence each; ids and mask are the piece's,
+        ``cu_seq_lens_q`` that of the whole.
         """
         self._check_arguments(kwargs)
         if pixel_values is not None:
@@ -133,20 +136,32 @@ class CosformerModel(CosformerPreTrainedModel):
             raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; this model takes a StateCache")
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         length = given.shape[1]
+        place = None
+        if sequence_group is not None:
+            unfit = {"past_key_values": past_key_values, "use_cache": use_cache, "cls_token": self.config.cls_token}
+            unfit |= {"encoder_hidden_states": encoder_hidden_states, "position_ids": position_ids}
+            unfit |= {"pixel_values": pixel_values, "seq_idx": kwargs.get("seq_idx")}
+            sharding.check_fit(unfit)
+            place = sharding.find_place(sequence_group, given, attention_mask)
+            use_cache = False
         key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
         traced = torch.compiler.is_compiling() or given.is_meta
         masked = key_mask is not None and (traced or not bool(key_mask.all()))
-        bounds = self._find_bounds(kwargs, position_ids, given, masked, seen)
+        total = seen + length if place is None else place.total
+        bounds = self._find_bounds(kwargs, position_ids, given.shape[0], total, masked, seen)
         if bounds is not None and (use_cache or past_key_values is not None):
             raise ValueError("packed sequences leave no state to go on from; call with use_cache=False, one at a time")
         use_cache = bounds is None and self._use_cache(use_cache, past_key_values)
         if use_cache and past_key_values is None:
             past_key_values = StateCache(len(self.layers))
         if self.config.cls_token:
-            length += 1
+            length, total = length + 1, total + 1
             key_mask = with_cls(key_mask)
-        self._check_length(seen + length if bounds is None else int(bounds.diff().max()))
-        if position_ids is None:
+        self._check_length(total if bounds is None else int(bounds.diff().max()))
+        if place is not None:
+            counted = None if self.config.absolute_positions else key_mask
+            position_ids = sharding.positions(place, counted, bounds, length, given.device)
+        elif position_ids is None:
             counted = None if self.config.absolute_positions else key_mask
             position_ids = (
                 positions_from_mask(counted, seen, length, given.device)
@@ -158,6 +173,8 @@ class CosformerModel(CosformerPreTrainedModel):
         key_mask = key_mask[:, -length:] if masked and key_mask is not None else None
         source, source_mask = self._check_source(encoder_hidden_states, encoder_attention_mask)
         options: dict[str, Any] = {"cu_seqlens": bounds}
+        if place is not None:
+            options["group"] = sequence_group
         if self.rotation is not None:
             options["rotation"] = self.rotation(x, position_ids)
         for i, layer in enumerate(self.layers):
@@ -194,14 +211,13 @@ class CosformerModel(CosformerPreTrainedModel):
         return hidden, keep
 
     def _find_bounds(
-        self, kwargs: dict[str, Any], position_ids: Tensor | None, given: Tensor, masked: bool, seen: int
+        self, kwargs: dict[str, Any], position_ids: Tensor | None, rows: int, length: int, masked: bool, seen: int
     ) -> Tensor | None:
         asked = any(kwargs.get(name) is not None for name in packing.ARGUMENTS)
         if masked or seen:
             if asked:
                 raise ValueError("packed sequences go with neither a padding mask nor past_key_values")
             return None
-        rows, length = given.shape[:2]
         bounds = packing.find_bounds(kwargs, position_ids, rows, length)
         if bounds is not None and self.config.cls_token:
             raise ValueError("cls_token=True puts one vector before the row; packed sequences would need one each")

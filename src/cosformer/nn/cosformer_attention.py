@@ -87,13 +87,20 @@ class CosformerAttention(nn.Module):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        group: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         """``(output, weights)``, as ``nn.MultiheadAttention`` returns them; weights are None unless ``need_weights``.
 
         ``key_padding_mask [B,S]``: bool, True = padding, or float, 0 = keep and -inf = padding. ``attn_mask``: the causal mask
         or None; ``is_causal=True`` says without a look that it is the causal one. Weights are ``[B,N,S]``, or
-        ``[B,H,N,S]`` with ``average_attn_weights=False``, and cost O(N S) memory.
+        ``[B,H,N,S]`` with ``average_attn_weights=False``, and cost O(N S) memory. ``group``: a process group whose ranks hold a
+        piece of the sequence each, as in :func:`cosformer_attention`.
         """
+        if group is not None and need_weights:
+            raise ValueError(
+                "need_weights=True with a group: no rank has the keys of all; call with need_weights=False"
+            )
         batched = query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value))
@@ -102,7 +109,8 @@ class CosformerAttention(nn.Module):
         masked = is_causal or self._is_causal_mask(attn_mask, q.shape[2], k.shape[2])
         causal = self.causal or masked
         key_mask = None if key_padding_mask is None else _keep(key_padding_mask)
-        out = cosformer_attention(q, k, v, causal=causal, max_len=self.max_len, key_mask=key_mask, eps=self.eps)
+        options: dict[str, Any] = {"causal": causal, "max_len": self.max_len, "key_mask": key_mask, "eps": self.eps}
+        out = cosformer_attention(q, k, v, **options, group=group)
         weights = self._weights(q, k, key_mask, causal) if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)

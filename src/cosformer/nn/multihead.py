@@ -56,13 +56,19 @@ class MultiHead(nn.Module):
         *,
         rotation: Rotation | None = None,
         cu_seqlens: Tensor | None = None,
+        group: Any = None,
     ) -> Any:
         """``x [B,N,C]``, ``key_mask`` bool ``[B,N]`` (True = may be attended) -> ``[B,N,C]``, or that and the state.
 
         ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence. ``rotation``
-        turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state.
+        turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state. ``group``:
+        a process group whose ranks hold a piece of the sequence each; ``cu_seqlens`` is then that of the whole.
         """
         q, k, v = self.heads(x, rotation)
+        if group is not None:
+            if state is not None or return_state:
+                raise ValueError("a sequence in pieces over processes carries no state; call with return_state=False")
+            return self._merge(self.attention.sharded(q, k, v, group, key_mask, cu_seqlens))
         if cu_seqlens is not None:
             if key_mask is not None or state is not None or return_state:
                 raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")

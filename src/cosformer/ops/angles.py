@@ -20,10 +20,10 @@ def angle_tables(
     Positions are absolute and at most ``length``, so angles lie in [0, pi/2] and no cosine or sine is negative: sums of
     features never cancel, in float32 at any length.
     """
-    position = torch.arange(count, dtype=torch.float64, device=device) + first
+    position = torch.arange(count, dtype=torch.float64, device=_with_float64(device)) + first
     angle = position * (HALF_PI / length)
     # at position = length the product may round above pi/2
-    return angle.cos().clamp_min(0).to(dtype), angle.sin().to(dtype)
+    return angle.cos().clamp_min(0).to(dtype).to(device), angle.sin().to(dtype).to(device)
 
 
 def pair_weight(
@@ -45,17 +45,23 @@ def pair_weight(
     if not q_len and not causal:
         return None
     if torch.compiler.is_compiling() or device.type != "cpu" or n * s > _CACHED_PAIRS:
-        weight = torch.ones(n, s, dtype=torch.float64, device=device)
+        where = _with_float64(device)
+        weight = torch.ones(n, s, dtype=torch.float64, device=where)
         if q_len:
-            query = (torch.arange(n, dtype=torch.float64, device=device) + q_first) * (HALF_PI / q_len)
-            key = (torch.arange(s, dtype=torch.float64, device=device) + k_first) * (HALF_PI / k_len)
+            query = (torch.arange(n, dtype=torch.float64, device=where) + q_first) * (HALF_PI / q_len)
+            key = (torch.arange(s, dtype=torch.float64, device=where) + k_first) * (HALF_PI / k_len)
             weight = (query[:, None] - key).cos()
-        return (weight.tril(s - n) if causal else weight).to(dtype)
+        return (weight.tril(s - n) if causal else weight).to(dtype).to(device)
     if q_len == k_len:  # only the difference of positions matters: calls at other places share one table
         q_first, k_first = q_first - k_first, 0
     kind = np.float64 if dtype == torch.float64 else np.float32
     # a new tensor for every call, of the table's memory: nobody writes to it
     return torch.from_numpy(_pair_table(n, s, causal, int(q_first), int(k_first), q_len, k_len, kind))
+
+
+def _with_float64(device: torch.device) -> torch.device:
+    """Where a table for ``device`` is made: Apple's MPS has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 @lru_cache(maxsize=64)

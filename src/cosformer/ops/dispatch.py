@@ -13,9 +13,6 @@ from cosformer.ops.state import LinearState
 from cosformer.ops.step import attend_one
 from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
-# torch 2.6 cannot tell: there an exported program holds our operators, and does not go to ONNX
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
-
 _COMPILED = {"native": native, "triton": triton}  # with a step of their own
 
 
@@ -66,7 +63,7 @@ def _behind(
         check_room(first, tokens, max_len)
         return spec.moved(first), None, seen + tokens
     # an exported graph is free of our operators here, so it can go to ONNX; it cannot refuse to run past max_len
-    ahead = seen + tokens if is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
+    ahead = seen + tokens if torch.compiler.is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
     return spec, ahead - tokens, ahead
 
 
@@ -104,14 +101,14 @@ def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
     compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or _COMPILED[compiled].why_not(q, k, v) else compiled
+    linear = plain if torch.compiler.is_exporting() or _COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 
 
 def _at_most(length: int, limit: int) -> bool:
     """Whether ``length <= limit``; of an exported program, which cannot choose when it runs, for all its lengths."""
-    if not is_exporting():
+    if not torch.compiler.is_exporting():
         return length <= limit
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
 
@@ -139,7 +136,9 @@ def _run(
     if form == "triton step":
         return triton.step(q, k, v, kv, z, key_mask, spec)
     if form not in ("dense", "factored", "step"):
-        spec = AttentionSpec(*spec[:-1], form)  # not _replace, which the compiler of torch 2.6 does not follow
+        relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, _ = spec
+        # not _replace or a slice, which older compilers of torch do not follow
+        spec = AttentionSpec(relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, form)
         out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)
         return out, kv, z
     spec = spec if start is None else spec.moved(start)

@@ -21,13 +21,13 @@ ALIGNMENTS = ("absolute", "proportional")
 def cosformer_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
     key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[False] = ..., eps: float = ..., backend: str = ...,
+    return_state: Literal[False] = ..., eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> Tensor: ...
 @overload
 def cosformer_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
     key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[True], eps: float = ..., backend: str = ...,
+    return_state: Literal[True], eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> tuple[Tensor, LinearState]: ...
 # fmt: on
 def cosformer_attention(
@@ -45,6 +45,7 @@ def cosformer_attention(
     return_state: bool = False,
     eps: float = 1e-6,
     backend: str = "auto",
+    group: Any = None,
 ) -> Tensor | tuple[Tensor, LinearState]:
     """cosFormer attention: weights ``relu(q_i).relu(k_j) * cos(pi/2 * (i-j)/max_len)``, normalised by their sum.
 
@@ -65,14 +66,21 @@ def cosformer_attention(
     eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal number
         of the sums' dtype it counts as that number.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
+    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous piece of the sequence, in the order of the
+        ranks, and gets the rows of its piece, as one process with the whole would. Pieces may differ in length, or be empty. All
+        ranks call, and all run the backward pass. ``key_mask`` is the piece's own, ``cu_seqlens`` that of the whole sequence.
 
-    Values that are not finite: of q they reach their own row alone, of k and v every row that sees them. In a causal call they
-    may reach rows up to 256 positions (D, if larger) before them too, where zero weights meet them inside a block, with
-    ``backend="dense"`` any earlier row; never a row of another head, batch item, earlier call or packed sequence (but that
-    ``backend="batched"`` packs sequences into shared blocks). ReLU makes a zero of -inf in q and k. What stands under ``key_mask`` reaches nothing, and its gradients are zero.
+    NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
+    reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
+    ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed sequence, except that
+    ``backend="batched"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
+    reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
+    if group is not None:
+        rest = {"q_offset": q_offset, "align": align != "absolute", "state": state, "return_state": return_state}
+        return _attend_sharded(q, k, v, causal, max_len, key_mask, cu_seqlens, eps, backend, group, rest)
     plain = key_mask is None and cu_seqlens is None and q_offset == 0 and align == "absolute" and backend == "auto"
     if plain and causal and return_state and state is not None:
         found = try_one_token(q, k, v, state, max_len, eps)
@@ -151,6 +159,40 @@ def linear_attention(
     return attend(fq, fk, v, key_mask, None, spec, state, return_state, max_len=0, backend=backend)
 
 
+def _attend_sharded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    max_len: int | None,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    eps: float,
+    backend: str,
+    group: Any,
+    rest: dict[str, Any],
+) -> Tensor:
+    """:func:`cosformer_attention` of a rank's piece; ``rest``: the options that do not go with a group."""
+    from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
+
+    def check() -> tuple[Tensor, Tensor, Tensor, AttentionSpec]:
+        if names := _given(**rest):
+            raise ValueError(f"group shards a whole sequence and does not go with {', '.join(names)}")
+        if max_len is None:
+            raise ValueError("group given without max_len: a piece does not know the length of the whole; pass max_len")
+        check_whole("max_len", max_len, 1)
+        check_tensors(q, k, v, key_mask)
+        check_backend(backend, q, k, v)
+        if cu_seqlens is not None:
+            _check_packing(q, k, cu_seqlens, key_mask=key_mask)
+        spec = AttentionSpec(True, causal, 0, 0, max_len, max_len, "clamp", check_eps(eps, v.dtype))
+        return *_cast_for_autocast(q, k, v), spec
+
+    facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens}
+    pieces, (q, k, v, spec) = parallel.agree(group, check, q, k, v, **facts)
+    return parallel.attend_pieces(q, k, v, key_mask, cu_seqlens, spec, pieces, max_len=spec.k_len, backend=backend)
+
+
 def _given(**options: Any) -> list[str]:
     """The names of the options that differ from their defaults, which are None, False and 0."""
     return [name for name, value in options.items() if value is not None and (isinstance(value, Tensor) or value)]
@@ -218,8 +260,15 @@ def _check_packed(
     state: LinearState | None,
     return_state: bool,
 ) -> None:
-    names = _given(q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state)
-    if names:
+    _check_packing(q, k, cu_seqlens, q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state)
+    if torch.compiler.is_compiling() or cu_seqlens.is_meta:
+        return  # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
+    check_bounds(cu_seqlens, q.shape[2], max_len)
+
+
+def _check_packing(q: Tensor, k: Tensor, cu_seqlens: Tensor, **options: Any) -> None:
+    """All but the values of the bounds; ``options`` do not go with them."""
+    if names := _given(**options):
         raise ValueError(f"cu_seqlens packs whole sequences and does not go with {', '.join(names)}")
     n = q.shape[2]
     if q.shape[0] != 1 or k.shape[2] != n:
@@ -229,9 +278,6 @@ def _check_packed(
         )
     if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.numel() < 1:
         raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}; expected int32 or int64 [n+1]")
-    if torch.compiler.is_compiling() or cu_seqlens.is_meta:
-        return  # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
-    check_bounds(cu_seqlens, n, max_len)
 
 
 def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,9 +29,11 @@ class AttentionSpec(NamedTuple):
 
     def moved(self, tokens: int | Tensor) -> "AttentionSpec":
         """Placed behind so many tokens: keys move, and causal queries with them; others keep their positions."""
-        q_first = self.q_first + tokens if self.causal else self.q_first
-        # not _replace, which the compiler of torch 2.6 does not follow
-        return AttentionSpec(self.relu, self.causal, q_first, self.k_first + tokens, *self[4:])
+        q_first, k_first = self.q_first + tokens if self.causal else self.q_first, self.k_first + tokens
+        # field by field: older compilers of torch follow neither _replace nor a slice
+        return AttentionSpec(
+            self.relu, self.causal, q_first, k_first, self.q_len, self.k_len, self.normaliser, self.eps, self.backend
+        )
 
 
 SCHEMA = (

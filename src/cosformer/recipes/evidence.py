@@ -5,8 +5,10 @@ gets the best of three for itself (``cosformer.lab.paper.rates``).
 """
 
 import dataclasses
+from functools import partial
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+from cosformer.recipes.short import short_training
 
 
 def evidence_pathfinder() -> Experiment:
@@ -37,21 +39,6 @@ def evidence_lm() -> Experiment:
         train=_train(steps=3_000, batch=16, lr=2e-3, evaluations=6),
         note="Bytes, blocks of 256, 3 layers of width 128, 3,000 updates of 4,096 bytes.",
     )
-
-
-def evidence_lm_m2() -> Experiment:
-    """cosFormer's M twice as long as the blocks: a flatter cosine."""
-    return _lm_variant("evidence-lm-m2", max_len=512, change="max_len, the paper's M, is 2N = 512.")
-
-
-def evidence_lm_m4() -> Experiment:
-    """cosFormer's M four times as long as the blocks."""
-    return _lm_variant("evidence-lm-m4", max_len=1_024, change="max_len, the paper's M, is 4N = 1,024.")
-
-
-def evidence_lm_nopos() -> Experiment:
-    """No position embeddings: where tokens are, the model learns from the mask and, with cosFormer, from the cosine alone."""
-    return _lm_variant("evidence-lm-nopos", positions="none", change="No position embeddings.")
 
 
 def _lm_variant(name: str, *, max_len: int | None = None, positions: str | None = None, change: str) -> Experiment:
@@ -105,17 +92,8 @@ def evidence_listops() -> Experiment:
     )
 
 
-def evidence_recall_16() -> Experiment:
-    """Eight pairs to remember, heads of 16."""
-    return _recall(16)
-
-
-def evidence_recall_32() -> Experiment:
-    """Eight pairs to remember, heads of 32: a state four times as large for the linear attentions."""
-    return _recall(32)
-
-
 def _recall(head: int) -> Experiment:
+    """Eight pairs to remember. Heads of 32 instead of 16 give linear attentions a state four times as large."""
     fields: dict[str, Option] = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0}
     fields |= {"final_norm": True, "position_embedding_type": "learned", "initializer": "normal", "head_dim": head}
     fields |= {"scale_embedding": False}
@@ -131,17 +109,22 @@ def _recall(head: int) -> Experiment:
 
 def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
     every = steps // evaluations
-    return TrainConfig(
-        steps=steps,
-        batch=batch,
-        lr=lr,
-        schedule="linear",
-        warmup=steps // 10,
-        clip=1.0,
-        eval_every=every,
-        save_every=every // 4,
-        log_every=10,
-        keep=1,
-        tracker="none",
-        threads=1,
-    )
+    once = {"keep": 1, "tracker": "none", "threads": 1}
+    return short_training(steps=steps, batch=batch, lr=lr, eval_every=every, save_every=every // 4, **once)
+
+
+_M2, _M4 = "max_len, the paper's M, is 2N = 512.", "max_len, the paper's M, is 4N = 1,024."
+RECIPES = {
+    "evidence-pathfinder": evidence_pathfinder,
+    "evidence-lm": evidence_lm,
+    # a flatter cosine
+    "evidence-lm-m2": partial(_lm_variant, "evidence-lm-m2", max_len=512, change=_M2),
+    "evidence-lm-m4": partial(_lm_variant, "evidence-lm-m4", max_len=1_024, change=_M4),
+    # where tokens are, the model learns from the mask and, with cosFormer, from the cosine alone
+    "evidence-lm-nopos": partial(_lm_variant, "evidence-lm-nopos", positions="none", change="No position embeddings."),
+    "evidence-mlm": evidence_mlm,
+    "evidence-sst2": evidence_sst2,
+    "evidence-listops": evidence_listops,
+    "evidence-recall-16": partial(_recall, 16),
+    "evidence-recall-32": partial(_recall, 32),
+}

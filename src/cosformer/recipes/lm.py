@@ -1,8 +1,10 @@
 """Language modelling, left to right: WikiText-103 as in the paper's table 2, WikiText-2, and what a laptop trains in minutes."""
 
 import dataclasses
+from functools import partial
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+from cosformer.recipes.short import short_training
 
 _BLOCK = 512
 # a model of bytes of width 128: no bands of rare words, nothing dropped
@@ -86,24 +88,12 @@ def lm_wikitext2() -> Experiment:
     )
 
 
-def lm_wikitext103_small() -> Experiment:
-    return _small("lm-wikitext103-small", DataConfig("wikitext103", {"tokenizer": "bytes"}))
-
-
 def lm_wikitext103_adam_small() -> Experiment:
     """The text and the model of lm-wikitext103-small, with the schedule and the weight decay of lm-wikitext103-adam."""
-    plain = lm_wikitext103_small()
+    plain = _small("wikitext103")
     train = dataclasses.replace(plain.train, schedule="inverse_sqrt", weight_decay=0.01)
     note = f"{plain.note} The rate falls with the square root of the updates, weight decay is 0.01."
     return dataclasses.replace(plain, recipe="lm-wikitext103-adam-small", train=train, note=note)
-
-
-def lm_wikitext2_small() -> Experiment:
-    return _small("lm-wikitext2-small", DataConfig("wikitext2", {"tokenizer": "bytes"}))
-
-
-def lm_stdlib_small() -> Experiment:
-    return _small("lm-stdlib-small", DataConfig("python"))
 
 
 def lm_stdlib() -> Experiment:
@@ -145,32 +135,27 @@ def lm_stdlib() -> Experiment:
     )
 
 
-def _small(name: str, data: DataConfig) -> Experiment:
+def _small(name: str) -> Experiment:
     """Bytes in blocks of 256, two layers of width 128: about a minute and a half on one core."""
+    text = DataConfig("python") if name == "stdlib" else DataConfig(name, {"tokenizer": "bytes"})
     return Experiment(
-        recipe=name,
+        recipe=f"lm-{name}-small",
         task="lm",
-        data=DataConfig(data.name, data.options, length=256, eval_rows=128),
-        model=ModelConfig(
-            "adaptive_lm",
-            layers=2,
-            width=128,
-            heads=4,
-            feed_forward=512,
-            dropout=0.0,
-            fields=_BYTES,
-        ),
-        train=TrainConfig(
-            steps=300,
-            batch=16,
-            lr=3e-3,
-            schedule="linear",
-            warmup=30,
-            clip=1.0,
-            eval_every=100,
-            save_every=100,
-            log_every=10,
-        ),
+        data=dataclasses.replace(text, length=256, eval_rows=128),
+        model=ModelConfig("adaptive_lm", layers=2, width=128, heads=4, feed_forward=512, dropout=0.0, fields=_BYTES),
+        train=short_training(steps=300, batch=16, lr=3e-3, eval_every=100, save_every=100),
         note="Small: bytes, blocks of 256, 2 layers of width 128, 300 updates of 4,096 bytes, the first 128 blocks of a split"
         " scored. The hyper-parameters were chosen with softmax attention.",
     )
+
+
+RECIPES = {
+    "lm-wikitext103": lm_wikitext103,
+    "lm-wikitext103-adam": lm_wikitext103_adam,
+    "lm-wikitext103-small": partial(_small, "wikitext103"),
+    "lm-wikitext103-adam-small": lm_wikitext103_adam_small,
+    "lm-wikitext2": lm_wikitext2,
+    "lm-wikitext2-small": partial(_small, "wikitext2"),
+    "lm-stdlib": lm_stdlib,
+    "lm-stdlib-small": partial(_small, "stdlib"),
+}

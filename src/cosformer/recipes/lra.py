@@ -1,6 +1,7 @@
 """Long Range Arena, the paper's tables 4 and 5: the benchmark's own settings for its Transformer, and small ones."""
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+from cosformer.recipes.short import short_training
 
 # the benchmark writes base * min(1, t / w) / sqrt(max(t, w)), w the warm-up: its peak is base / sqrt(w)
 _BASE = 0.05
@@ -80,9 +81,8 @@ def _lra(name: str, data: DataConfig, train: TrainConfig, note: str = "", task: 
 def lra_listops_small() -> Experiment:
     options: dict[str, Option] = {"train": 20_000, "valid": 1_000, "test": 2_000}
     options |= {"longer_than": 50, "shorter_than": 200, "max_length": 200}
-    cls: dict[str, Option] = {"cls_token": True, "pooling": "first"}
     shrunk = "20,000 trees of 50 to 200 tokens"
-    return _small("listops", options, shrunk, layers=2, batch=32, steps=500, lr=1e-3, fields=cls)
+    return _small("listops", options, shrunk, layers=2, batch=32, steps=500, lr=1e-3, cls_token=True)
 
 
 def lra_text_small() -> Experiment:
@@ -116,37 +116,36 @@ def _small(
     batch: int,
     steps: int,
     lr: float,
-    fields: dict[str, Option] | None = None,
+    cls_token: bool = False,
     task: str = "classify",
 ) -> Experiment:
     """Width 64, learned positions, mean pooling: one to eight minutes on one core, with softmax attention."""
     # embeddings that start small take up what they learn in a few hundred updates; the benchmark's start with 1.0
     learned: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned"}
-    plain: dict[str, Option] = {"head_dim": 32, "activation_dropout": 0.0, "cls_token": False, "pooling": "mean"}
+    plain: dict[str, Option] = {"head_dim": 32, "activation_dropout": 0.0}
+    plain |= {"cls_token": True, "pooling": "first"} if cls_token else {"cls_token": False, "pooling": "mean"}
     return Experiment(
         recipe=f"lra-{name}-small",
         task=task,
         data=DataConfig(name, options, eval_rows=2_000),
         model=ModelConfig(
-            f"lra_{name}",
-            layers=layers,
-            width=64,
-            heads=2,
-            feed_forward=128,
-            dropout=0.0,
-            fields=learned | plain | (fields or {}),
+            f"lra_{name}", layers=layers, width=64, heads=2, feed_forward=128, dropout=0.0, fields=learned | plain
         ),
-        train=TrainConfig(
-            steps=steps,
-            batch=batch,
-            lr=lr,
-            schedule="linear",
-            warmup=steps // 10,
-            clip=1.0,
-            eval_every=max(50, steps // 4),
-            save_every=50,
-            log_every=10,
-        ),
+        train=short_training(steps=steps, batch=batch, lr=lr, eval_every=max(50, steps // 4), save_every=50),
         note=f"Small: {shrunk}; {layers} layer{'s' * (layers > 1)} of width 64, small learned embeddings, no dropout, {steps:,} updates"
         f" of {batch} rows, at most 2,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",
     )
+
+
+RECIPES = {
+    "lra-listops": lra_listops,
+    "lra-listops-small": lra_listops_small,
+    "lra-text": lra_text,
+    "lra-text-small": lra_text_small,
+    "lra-retrieval": lra_retrieval,
+    "lra-retrieval-small": lra_retrieval_small,
+    "lra-image": lra_image,
+    "lra-image-small": lra_image_small,
+    "lra-pathfinder": lra_pathfinder,
+    "lra-pathfinder-small": lra_pathfinder_small,
+}

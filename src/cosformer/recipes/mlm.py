@@ -1,6 +1,9 @@
 """Masked language modelling, the pre-training of the paper's tables 1 and 3: RoBERTa with its attention exchanged."""
 
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+from functools import partial
+
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+from cosformer.recipes.short import short_training
 
 _LENGTH = 512
 
@@ -48,40 +51,23 @@ def _train(*, steps: int, batch: int, warmup: int, eval_every: int) -> TrainConf
     )
 
 
-def mlm_wikitext103_small() -> Experiment:
-    return _small("mlm-wikitext103-small", "wikitext103")
-
-
-def mlm_wikitext2_small() -> Experiment:
-    return _small("mlm-wikitext2-small", "wikitext2")
-
-
-def _small(name: str, data: str) -> Experiment:
+def _small(data: str) -> Experiment:
     """A thousand sub-words, rows of 64, two layers of width 128: about a minute on one core."""
+    fields: dict[str, Option] = {"norm": "pre", "final_norm": True, "classifier_dropout": 0.0}
     return Experiment(
-        recipe=name,
+        recipe=f"mlm-{data}-small",
         task="mlm",
         data=DataConfig(data, {"tokenizer": "bpe:1000"}, length=64, eval_rows=1_000),
-        model=ModelConfig(
-            "roberta_base",
-            layers=2,
-            width=128,
-            heads=4,
-            feed_forward=512,
-            dropout=0.0,
-            fields={"norm": "pre", "final_norm": True, "classifier_dropout": 0.0},
-        ),
-        train=TrainConfig(
-            steps=500,
-            batch=32,
-            lr=3e-3,
-            schedule="linear",
-            warmup=50,
-            clip=1.0,
-            eval_every=100,
-            save_every=100,
-            log_every=10,
-        ),
+        model=ModelConfig("roberta_base", layers=2, width=128, heads=4, feed_forward=512, dropout=0.0, fields=fields),
+        train=short_training(steps=500, batch=32, lr=3e-3, eval_every=100, save_every=100),
         note="Small: a BPE of 1,000 entries, rows of 64 tokens, 2 layers of width 128, pre-norm instead of post-norm, 500 updates"
         " of 32 rows, the first 1,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",
     )
+
+
+RECIPES = {
+    "mlm-wikitext103": mlm_wikitext103,
+    "mlm-wikitext103-small": partial(_small, "wikitext103"),
+    "mlm-wikitext2": mlm_wikitext2,
+    "mlm-wikitext2-small": partial(_small, "wikitext2"),
+}

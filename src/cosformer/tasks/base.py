@@ -34,6 +34,7 @@ class Task(ABC):
     score: ClassVar[str]
     higher_is_better: ClassVar[bool]
     head: ClassVar[type[PreTrainedModel]]
+    length: int  # tokens that a row may have
 
     def __init__(self, data: DataConfig, seed: int = 0) -> None:
         """Loads the data (prepared and cached on first use). ``seed`` is for what training draws from it."""
@@ -61,7 +62,7 @@ class Task(ABC):
         changes |= {key: value for key, value in named.items() if value is not None}
         layers = model.layers or preset(model.preset).num_hidden_layers
         changes |= _attentions(model.attention, dict(model.attention_options), layers)
-        return preset(model.preset, **changes | model.fields)
+        return fitted(preset(model.preset, **changes | model.fields), model, self.length)
 
     # --- training rows
 
@@ -98,6 +99,11 @@ class Task(ABC):
         """How many rows of evaluation ``name`` may be scored; None: all."""
         return None if self.data.full_test and name.startswith("test") else self.data.eval_rows
 
+    def at_most(self, name: str, rows: int) -> int:
+        """``rows``, or as many of them as evaluation ``name`` may score."""
+        most = self.most_rows(name)
+        return rows if most is None else min(rows, most)
+
     @abstractmethod
     def eval_size(self, name: str) -> int:
         """Rows of evaluation ``name``, after :meth:`most_rows`."""
@@ -118,6 +124,20 @@ class Task(ABC):
     @abstractmethod
     def baseline(self, name: str) -> Baseline:
         """The majority class, or the unigram model of the training split, scored on evaluation ``name``."""
+
+
+def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> CosformerConfig:
+    """``config`` with room for rows of ``longest`` tokens (and a CLS vector), unless ``model`` sets max_len; then it is checked."""
+    needed = longest + int(config.cls_token)
+    if model.max_len is None and not {"max_len", "max_position_embeddings"} & model.fields.keys():
+        config.max_position_embeddings = needed
+    if needed > config.max_position_embeddings:
+        cls = " with the CLS vector" if config.cls_token else ""
+        raise ValueError(
+            f"rows of {needed} tokens{cls} exceed max_len={config.max_position_embeddings}; set model.max_len to"
+            f" {needed} or more, or data.length (for documents, the set's option max_length) to less"
+        )
+    return config
 
 
 def _attentions(names: str, options: dict[str, Any], layers: int) -> dict[str, Any]:

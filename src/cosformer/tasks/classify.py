@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.data.dataset import Ragged, Split
@@ -14,8 +13,7 @@ from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.classification import CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.max_len import fitted
-from cosformer.tasks.standard_error import share_error
+from cosformer.tasks.scores import answer_scores, answer_sums, share_error
 
 
 class Classify(Task):
@@ -56,7 +54,7 @@ class Classify(Task):
         }
 
     def config(self, model: ModelConfig) -> CosformerConfig:
-        config = fitted(super().config(model), model, self.length)
+        config = super().config(model)
         lengths = {int(n) for column in self._columns() for n in np.unique(column.lengths)}
         if config.pooling == "mean_all" and len(lengths) > 1:
             raise ValueError(
@@ -97,9 +95,7 @@ class Classify(Task):
         return [name for name, part in self.dataset.splits.items() if name != "train" and part.labels is not None]
 
     def eval_size(self, name: str) -> int:
-        rows = len(self._labelled(name))
-        most = self.most_rows(name)
-        return rows if most is None else min(rows, most)
+        return self.at_most(name, len(self._labelled(name)))
 
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
         split = self._labelled(name)
@@ -113,20 +109,10 @@ class Classify(Task):
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
         batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
         labels = batch.pop("labels")
-        logits = model(**batch).logits.float()
-        return {
-            "rows": float(len(labels)),
-            "hits": float((logits.argmax(-1) == labels).sum()),
-            "nats": F.cross_entropy(logits.double(), labels, reduction="sum").item(),
-        }
+        return answer_sums(model(**batch).logits.float(), labels)
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
-        accuracy = sums["hits"] / sums["rows"]
-        return {
-            "accuracy": accuracy,
-            "error": share_error(accuracy, sums["rows"]),
-            "loss": sums["nats"] / sums["rows"],
-        }
+        return answer_scores(sums)
 
     def baseline(self, name: str) -> Baseline:
         train, labels = self._labelled("train").labels, self._labelled(name).labels

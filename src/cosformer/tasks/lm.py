@@ -13,14 +13,10 @@ from torch import Tensor, nn
 from cosformer.data.dataset import Split
 from cosformer.data.masking import IGNORED
 from cosformer.data.sequences import LMBlocks
-from cosformer.experiment import DataConfig, ModelConfig
+from cosformer.experiment import DataConfig
 from cosformer.models.causal_lm import CosformerForCausalLM
-from cosformer.models.config import CosformerConfig
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.max_len import fitted
-from cosformer.tasks.standard_error import mean_and_error, row_sums
-from cosformer.tasks.text_size import count_words, text_of
-from cosformer.tasks.unigram import unigram_nats
+from cosformer.tasks.scores import count_words, mean_and_error, row_sums, text_of, unigram_nats
 
 
 class LM(Task):
@@ -31,7 +27,7 @@ class LM(Task):
     ``data.eval_rows`` the same text: that many blocks.
 
     Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte`` per
-    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``text_size``). With ``data.full_test`` also
+    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``scores.text_of``). With ``data.full_test`` also
     ``loss@64``, the loss at positions 64 to 127 of a block, and so on: what more context is worth.
     """
 
@@ -63,9 +59,6 @@ class LM(Task):
             "bos_token_id": self.start_id,
             "eos_token_id": self.start_id,
         }
-
-    def config(self, model: ModelConfig) -> CosformerConfig:
-        return fitted(super().config(model), model, self.length)
 
     # --- training rows
 

@@ -12,13 +12,10 @@ from torch import Tensor, nn
 from cosformer.data.masking import IGNORED, mask_tokens
 from cosformer.data.padding import pad_rows
 from cosformer.data.sequences import PackedLines
-from cosformer.experiment import DataConfig, ModelConfig
-from cosformer.models.config import CosformerConfig
+from cosformer.experiment import DataConfig
 from cosformer.models.masked_lm import CosformerForMaskedLM
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.max_len import fitted
-from cosformer.tasks.standard_error import mean_and_error, row_sums
-from cosformer.tasks.unigram import unigram_nats
+from cosformer.tasks.scores import mean_and_error, row_sums, unigram_nats
 
 EVAL_SEED = 2022  # of the places masked in an evaluation: the same for every model, whatever its own seed
 
@@ -77,9 +74,6 @@ class MLM(Task):
             "eos_token_id": self.dataset.vocabulary.eos_id,
         }
 
-    def config(self, model: ModelConfig) -> CosformerConfig:
-        return fitted(super().config(model), model, self.length)
-
     # --- training rows
 
     @property
@@ -108,9 +102,7 @@ class MLM(Task):
     # --- scores
 
     def eval_size(self, name: str) -> int:
-        rows = len(self._evaluation(name))
-        most = self.most_rows(name)
-        return rows if most is None else min(rows, most)
+        return self.at_most(name, len(self._evaluation(name)))
 
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
         return self.collate([self._eval_row(name, i) for i in range(start, min(stop, self.eval_size(name)))])

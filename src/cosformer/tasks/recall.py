@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.data.masking import IGNORED
-from cosformer.experiment import DataConfig, ModelConfig
+from cosformer.experiment import DataConfig
 from cosformer.models.causal_lm import CosformerForCausalLM
-from cosformer.models.config import CosformerConfig
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.max_len import fitted
-from cosformer.tasks.standard_error import share_error
+from cosformer.tasks.scores import answer_scores, answer_sums, share_error
 
 
 class Recall(Task):
@@ -43,9 +41,6 @@ class Recall(Task):
             "eos_token_id": None,
         }
 
-    def config(self, model: ModelConfig) -> CosformerConfig:
-        return fitted(super().config(model), model, self.length)
-
     # --- training rows
 
     @property
@@ -72,8 +67,7 @@ class Recall(Task):
     def eval_size(self, name: str) -> int:
         if name not in self.dataset.splits:
             raise ValueError(f"unknown evaluation {name!r}; known: {', '.join(self.dataset.splits)}")
-        rows, most = len(self.dataset.splits[name]), self.most_rows(name)
-        return rows if most is None else min(rows, most)
+        return self.at_most(name, len(self.dataset.splits[name]))
 
     def eval_batch(self, name: str, start: int, stop: int) -> dict[str, Tensor]:
         split = self.dataset.splits[name]
@@ -84,20 +78,10 @@ class Recall(Task):
         answers = batch["shift_labels"].to(device)
         logits = model(input_ids=batch["input_ids"].to(device), use_cache=False).logits
         asked = answers != IGNORED
-        scores, wanted = logits[asked].float(), answers[asked]
-        return {
-            "answers": float(len(wanted)),
-            "hits": float((scores.argmax(-1) == wanted).sum()),
-            "nats": torch.nn.functional.cross_entropy(scores.double(), wanted, reduction="sum").item(),
-        }
+        return answer_sums(logits[asked].float(), answers[asked])
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
-        share = sums["hits"] / sums["answers"]
-        return {
-            "accuracy": share,
-            "error": share_error(share, sums["answers"]),
-            "loss": sums["nats"] / sums["answers"],
-        }
+        return answer_scores(sums)
 
     def baseline(self, name: str) -> Baseline:
         """Knows which values the row holds, but not which belongs to the key."""

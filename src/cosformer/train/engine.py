@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import os
 import shutil
 import time
 from pathlib import Path
@@ -14,11 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer
 
 from cosformer.experiment import Experiment
+from cosformer.models.piecewise import backward_in_pieces
 from cosformer.tasks.base import Task
-from cosformer.train import checkpoints
+from cosformer.train import checkpoints, mesh
+from cosformer.train.arguments import arguments
 from cosformer.train.diagnostics import Diagnostics, first_bad
 from cosformer.train.metrics import Metrics
 from cosformer.train.nag import NAG
@@ -33,64 +34,6 @@ class TrainingFailed(RuntimeError):
     """The run cannot go on; the message says why, and the last good checkpoint is kept."""
 
 
-def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
-    """The Trainer's own settings for ``experiment``."""
-    train = experiment.train
-    world = dist.get_world_size() if dist.is_initialized() else _launched_processes()
-    if train.batch % world:
-        raise ValueError(f"batch={train.batch} cannot be shared by {world} processes; use a multiple of {world}")
-    share = train.batch // world
-    micro = train.micro_batch or share
-    if share % micro:
-        raise ValueError(
-            f"micro_batch={micro} must divide a process's share of the batch, {train.batch}/{world}={share}"
-        )
-    cuda = torch.cuda.is_available()
-    if train.precision == "fp16" and not cuda:
-        raise ValueError("precision='fp16' needs a GPU for its loss scaling; on a CPU use precision='bf16' or 'fp32'")
-    if train.strategy == "fsdp" and world == 1:
-        raise ValueError("strategy='fsdp' shards over processes; start it with torchrun, or use strategy='ddp'")
-    if train.strategy == "fsdp" and not cuda:  # accelerate would leave the weights whole and not say so
-        raise ValueError("strategy='fsdp' shards on GPUs only; on a CPU use strategy='ddp'")
-    fsdp: dict[str, Any] = {}
-    if train.strategy == "fsdp":
-        fsdp = {
-            "fsdp": "full_shard auto_wrap",
-            "fsdp_config": {"transformer_layer_cls_to_wrap": ["Layer"], "version": 2},
-        }
-    return TrainingArguments(
-        output_dir=str(run / "checkpoints"),
-        max_steps=train.steps,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=share // micro,
-        learning_rate=train.lr,
-        max_grad_norm=train.clip,
-        seed=train.seed,
-        bf16=train.precision == "bf16",
-        fp16=train.precision == "fp16",
-        gradient_checkpointing=train.gradient_checkpointing,
-        torch_compile=train.compile,
-        use_cpu=not cuda,
-        eval_strategy="steps",
-        eval_steps=train.eval_every,
-        save_strategy="steps",
-        save_steps=train.save_every,
-        save_total_limit=None,  # ours: only whole checkpoints count, so only they may push others out
-        logging_strategy="no",  # ours: the Trainer forgets what it has added up when it is resumed
-        logging_nan_inf_filter=False,
-        dataloader_num_workers=train.workers,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        report_to=[train.tracker] if train.tracker in ("wandb", "trackio") else [],
-        ddp_find_unused_parameters=False,
-        **fsdp,
-    )
-
-
-def _launched_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 class Engine(Trainer):
     """Trains ``model`` on ``task`` into the folder ``run``; evaluations and checkpoints as the experiment says."""
 
@@ -98,6 +41,8 @@ class Engine(Trainer):
         args = arguments(experiment, run)
         rows = Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
         super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
+        self.mesh = mesh.Mesh(experiment.train.sequence_parallel, self.args.device)
+        self.mesh.seed(experiment.train.seed)
         self.remove_callback(PrinterCallback)  # we have a progress bar of our own
         self.experiment, self.task, self.run = experiment, task, run
         self.metrics = Metrics(run, write=self.is_world_process_zero())
@@ -119,6 +64,18 @@ class Engine(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # pyright: ignore[reportArgumentType]
+
+    def get_train_dataloader(self) -> Any:
+        """On a mesh each data rank has rows of its own, and each sequence rank its piece of them."""
+        if self.mesh.group is None:
+            return super().get_train_dataloader()
+        args = self.args
+        return self.mesh.loader(
+            self.train_dataset,
+            args.per_device_train_batch_size,
+            lambda rows: self.mesh.cut(self.task.collate(rows)),
+            args.dataloader_num_workers,
+        )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Every parameter is decayed alike, as in the sources of the recipes."""
@@ -148,9 +105,30 @@ class Engine(Trainer):
             self._logged_at = time.monotonic()
         self._new_tokens += self.task.tokens(inputs)
         self._batch = inputs
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.experiment.train.piece is None:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            loss = self._step_in_pieces(model, inputs, num_items_in_batch)
         self._loss += loss.double().cpu()
         return loss
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if self.mesh.group is not None:
+            inputs = inputs | {"sequence_group": self.mesh.group}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _step_in_pieces(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        model.train()
+        train = self.experiment.train
+        with self.compute_loss_context_manager():
+            return backward_in_pieces(
+                self.accelerator.unwrap_model(model),
+                self._prepare_inputs(inputs),  # pyright: ignore[reportArgumentType]
+                piece=train.piece or 0,
+                truncated=train.piece_gradients == "truncated",
+                divisor=items / self._world,  # processes average their gradients
+                wrapped=model,
+            )
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Left to :meth:`_get_grad_norm`, which is called next and also where nothing is clipped."""
@@ -245,6 +223,8 @@ class Engine(Trainer):
         """The scores of evaluation ``name``; batches are shared by the processes."""
         model = self.model_wrapped if self.is_fsdp_enabled else self.model
         assert model is not None
+        if self.mesh.group is not None or self.experiment.train.piece is not None:
+            model = mesh.Scored(model, self.mesh, self.experiment.train.piece)
         return score(self.task, name, model, self.experiment.train.eval_batch, self)
 
     @property
@@ -359,7 +339,7 @@ def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | 
     # a sharded model needs every process in every forward pass
     shared = engine is not None and engine.args.world_size > 1 and not engine.is_fsdp_enabled
     if engine is not None and shared:
-        starts = starts[engine.args.process_index :: engine.args.world_size]
+        starts = starts[engine.mesh.data_rank :: engine.mesh.data_ranks]
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -374,6 +354,7 @@ def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | 
     if engine is not None and shared:
         # a process without a batch knows no keys: they are agreed on first
         every: list[Any] = [None] * engine.args.world_size
-        dist.all_gather_object(every, sums)
+        # ranks that share rows have the same sums: one of them counts
+        dist.all_gather_object(every, sums if engine.mesh.piece == 0 else {})
         sums = {key: math.fsum(part.get(key, 0.0) for part in every) for key in sorted({k for p in every for k in p})}
     return task.scores(name, sums)

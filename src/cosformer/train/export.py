@@ -67,7 +67,7 @@ Scores of these weights, the last ones rounded to bfloat16, computed in float32:
 
 It writes text that looks like Python and means nothing. It is here to show the library at work, not to help anybody program."""
     return model_card(
-        "A small cosFormer that writes Python", body, "AutoModelForCausalLM", "linear-attention", said=True
+        "A small cosFormer that writes Python", body, "AutoModelForCausalLM", "linear-attention", missing=""
     )
 
 

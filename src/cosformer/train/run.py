@@ -23,6 +23,7 @@ from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints
 from cosformer.train.engine import Engine, score
+from cosformer.train.mesh import Scored
 from cosformer.train.progress import Progress
 from cosformer.train.schedules import schedule
 from cosformer.train.signals import StopOnSignal
@@ -52,14 +53,19 @@ def train(
     return _train_and_score(experiment, task, model, run, None, quiet, wait)
 
 
-def resume(run: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
+def resume(
+    run: Path, *, steps: int | None = None, sequence_parallel: int | None = None, quiet: bool = False
+) -> dict[str, Any]:
     """Continue from the last complete checkpoint: the result is that of a run that was never stopped.
 
-    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`.
+    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`. ``sequence_parallel``: with
+    rows over so many processes instead; checkpoints are the same for any number, and results but for rounding and dropout.
     """
     if steps is not None:
         lengthen(run, steps)
     experiment = load_experiment(run)
+    if sequence_parallel is not None:
+        experiment = replace(experiment, train=replace(experiment.train, sequence_parallel=sequence_parallel))
     if (run / RESULT_FILE).exists():
         return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     _set_threads(experiment)
@@ -100,7 +106,9 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     experiment = load_experiment(run)
     _set_threads(experiment)
     task = build_task(experiment)
-    model = load_model(run, which or SCORED_WEIGHTS)
+    model: Any = load_model(run, which or SCORED_WEIGHTS)
+    if experiment.train.piece is not None:
+        model = Scored(model, None, experiment.train.piece)
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 

@@ -29,8 +29,7 @@ def memory(name: str, megabytes: float | None, mode: str = "training", n: int = 
 
 
 def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target, readme = tmp_path / "text.json", tmp_path / "README.md"
-    readme.write_text("before\n<!-- bench text:start -->\nold\n<!-- bench text:end -->\nafter\n")
+    target = tmp_path / "text.json"
     words = ["--attentions", "synthesizer,softmax,cosformer", "--lengths", "32,1000", "--batch", "1", "--width", "16"]
     words += ["--device", "cpu", "--memory-limit", "0.1", "--threads", "1", "--quick"]
     assert cli.main(["bench", "text", *words, "--json", str(target)]) == 0
@@ -50,10 +49,6 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     crossed = found.one(kind="memory", mode="training", length=1000, attention="synthesizer")
     assert crossed is not None and crossed.value is None and crossed.note == "out of memory: more than 0.1 GB"
     assert not found.find(kind="speed", length=1000, attention="synthesizer") and CROSS in out
-    assert cli.main(["bench", "text", "--read", str(target), "--into", str(readme)]) == 0
-    changed = readme.read_text()
-    assert changed.startswith("before\n") and changed.endswith("after\n") and "old" not in changed
-    assert tables(found)[0].markdown in changed
 
 
 def test_a_gpu_finishes_before_the_clock_stops(monkeypatch: pytest.MonkeyPatch) -> None:

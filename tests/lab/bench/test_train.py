@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from cosformer import cli
 from cosformer import train as training
-from cosformer.lab.bench import engine, measure, steps, train
+from cosformer.lab.bench import measure, steps, train
 from cosformer.lab.records import Measurement, Results, read_results
 from cosformer.lab.render.bench_tables import tables
 
@@ -130,26 +130,26 @@ def test_the_engine_is_timed_behind_its_first_interval(monkeypatch: pytest.Monke
         text = "".join(json.dumps({"kind": k, "step": s, "seconds": t}) + "\n" for k, s, t in lines)
         (run / "metrics.jsonl").write_text(text)
 
-    monkeypatch.setattr(engine, "train", fake)
-    assert engine._engine(engine._experiment(15, 1)) == pytest.approx(0.4)
+    monkeypatch.setattr(train, "train", fake)
+    assert train._engine(train._experiment(15, 1)) == pytest.approx(0.4)
 
 
 def test_the_engine_against_a_bare_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COSFORMER_CACHE", str(tmp_path))
-    for name, value in (("ROWS", 1), ("LENGTH", 16), ("LOG_EVERY", 1), ("ROUNDS", 2)):
-        monkeypatch.setattr(engine, name, value)
-    m = engine.measurement(4, threads=1)
+    for name, value in (("ENGINE_ROWS", 1), ("ENGINE_LENGTH", 16), ("LOG_EVERY", 1), ("ENGINE_ROUNDS", 2)):
+        monkeypatch.setattr(train, name, value)
+    m = train.engine_update(4, threads=1)
     assert m.kind == "engine update" and m.better == "lower" and m.milliseconds and m.baseline_milliseconds
     assert m.value is not None and m.value > 0.2
     with pytest.raises(ValueError, match="too few"):
-        engine.measurement(1, threads=1)
-    assert training.train is engine.train
+        train.engine_update(1, threads=1)
+    assert training.train is train.train
 
 
 def test_a_timed_update_follows_an_untimed_one_of_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What training repeats is one model's update; the memory that another one left behind is not its matter."""
     order: list[str] = []
-    monkeypatch.setattr(measure, "_seconds", lambda action, calls: action() or order.append("timed") or 1.0)
+    monkeypatch.setattr(measure, "seconds", lambda action, calls: action() or order.append("timed") or 1.0)
     monkeypatch.setattr(train, "attempt", lambda build, memory: (partial(order.append, build()), ""))
     monkeypatch.setattr(train, "training_step", lambda name, batch: name)
     monkeypatch.setattr(train, "language_model", lambda name, *_: (name, {}))

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,19 +72,3 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]
         return runs
 
     return install
-
-
-def write_run(
-    folder: Path, experiment: Experiment, result: dict[str, Any] | None, metrics: list[dict[str, Any]]
-) -> None:
-    folder.mkdir(parents=True)
-    (folder / "experiment.json").write_text(experiment.to_json())
-    (folder / "run.json").write_text(json.dumps({"status": "done" if result else "stopped"}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    if result:
-        (folder / "result.json").write_text(json.dumps(result))
-
-
-@pytest.fixture
-def python() -> str:
-    return sys.executable

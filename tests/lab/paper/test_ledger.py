@@ -15,32 +15,18 @@ from cosformer.lab.paper.claims import CLAIMS, LM, MLM, Measure
 from cosformer.lab.paper.ledger import ledger, sample
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 from cosformer.lab.records import Run, read_runs, run_of_line
+from lab.made_up import run_line
 
-LOSS = Measure(("mlm",), "loss", higher_is_better=False, unit="nats")
-ACCURACY = Measure(("a", "b"), "accuracy", higher_is_better=True, unit="points")
+LOSS = Measure("mlm", "loss", higher_is_better=False, unit="nats")
+ACCURACY = Measure("a", "accuracy", higher_is_better=True, unit="points")
 
 
 def line(recipe: str, attention: str, seed: int, score: float, metric: str = "loss", **more: Any) -> Run:
     base = {"loss": 7.0, "accuracy": 0.5}[metric]
     learned = score < base if metric == "loss" else score > base
-    values = {
-        "recipe": recipe,
-        "task": "mlm" if metric == "loss" else "classify",
-        "attention": attention,
-        "seed": seed,
-        "status": "done",
-        "reason": None,
-        "score": metric,
-        "scores": {"valid": {metric: score - 0.5}, "test": {metric: score}},
-        "baseline": {split: {"name": "unigram", "score": base, "error": 0.01} for split in ("valid", "test")},
-        "learned": {"valid": learned, "test": learned},
-        "steps": 100,
-        "valid_loss": [[25, 6.0], [50, 5.0], [75, 1.0], [100, 1.0]],
-        "cpu_seconds": 10.0,
-        "machine": {"cpu": "made up"},
-        "command": "cosformer train …",
-    }
-    return run_of_line(values | more)
+    scores = {"valid": {metric: score - 0.5}, "test": {metric: score}}
+    made = {"scores": scores, "learned": {"valid": learned, "test": learned}}
+    return run_of_line(run_line(recipe, attention, seed, {metric: score}, base, **made | more))
 
 
 def diverged(recipe: str, attention: str, seed: int, **more: Any) -> Run:
@@ -74,10 +60,10 @@ def test_the_score_is_the_test_split_s_or_else_the_validation_split_s() -> None:
     assert sample(lines, LOSS, "softmax").values == ()
 
 
-def test_several_recipes_are_averaged_seed_by_seed_where_all_are_there() -> None:
-    lines = [line(r, "relu", seed, v + seed / 10, "accuracy") for r, v in (("a", 0.6), ("b", 0.7)) for seed in range(3)]
-    found = sample(lines[:-1], ACCURACY, "relu")
-    assert found.values == pytest.approx((65.0, 75.0)) and found.learned == 2
+def test_accuracies_are_in_points_and_those_that_learned_are_counted() -> None:
+    lines = [line("a", "relu", seed, accuracy, "accuracy") for seed, accuracy in enumerate((0.6, 0.5, 0.7))]
+    found = sample(lines, ACCURACY, "relu")
+    assert found.values == pytest.approx((60.0, 50.0, 70.0)) and found.learned == 2
 
 
 def test_a_run_below_its_baseline_counts_with_the_baseline() -> None:
@@ -93,7 +79,7 @@ def test_a_run_that_diverged_takes_the_baseline_of_another_attention_and_waits_f
 
 
 def test_area_is_the_mean_training_loss_and_a_run_that_diverged_has_none() -> None:
-    area = Measure(("mlm",), "loss", higher_is_better=False, unit="nats", area=True)
+    area = Measure("mlm", "loss", higher_is_better=False, unit="nats", area=True)
     lines = [line("mlm", "relu", 0, 3.0, mean_train_loss=4.5), diverged("mlm", "relu", 1, mean_train_loss=9.0)]
     assert sample(lines, area, "relu").values == (4.5,)
 
@@ -154,14 +140,8 @@ def test_a_claim_may_compare_two_recipes() -> None:
 
 def test_the_entry_has_the_numbers_and_a_command() -> None:
     found = entry("linear-lm", attend({"linear": [3.3, 3.4, 3.5]}))
-    assert found["rows"][1] == {
-        "attention": "linear",
-        "seeds": 3,
-        "learned": 3,
-        "mean": 3.4,
-        "values": [3.3, 3.4, 3.5],
-        "error": 0.058,
-    }
+    numbers = {"seeds": 3, "learned": 3, "mean": 3.4, "values": [3.3, 3.4, 3.5], "error": 0.058}
+    assert found["rows"][1] == {"attention": "linear", **numbers}
     assert [row["attention"] for row in found["rows"]] == ["cosformer", "linear", "uniform"]
     assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5} and found["control"]["mean"] == pytest.approx(
         1.0
@@ -190,7 +170,7 @@ def test_the_runs_of_the_ledger() -> None:
     for claim in CLAIMS:
         for part in claim.parts:
             for name, measure in ((part.first, part.measure), (part.second, part.against or part.measure)):
-                assert count[measure.recipes[0], name] >= (5 if claim.primary else 3), claim.key
+                assert count[measure.recipe, name] >= (5 if claim.primary else 3), claim.key
         assert count[claim.gate, "uniform"] >= 3 and count[claim.gate, "softmax"] >= 3
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     assert recipes[:4] == ["evidence-pathfinder", LM, MLM, "evidence-sst2"] and recipes[-1] == "evidence-listops"

@@ -1,52 +1,33 @@
-"""docs/results.md: from made-up lines with known content, and equal to what the committed files give."""
+"""docs/results.md: from made-up lines with known content, and equal to what the committed files give; so are the pictures and
+numbers of docs/how-to/reproduce.md."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.lab.paper import gates, page
+from cosformer.lab.paper import Request, gates, page
+from cosformer.lab.paper.cells import TRIO, recipes_of
 from cosformer.lab.paper.claims import LM
 from cosformer.lab.paper.ledger import ledger
-from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
 from cosformer.lab.records import Run, read_runs, run_of_line, write_runs
+from cosformer.lab.render.frequency import frequency_figures
+from cosformer.lab.render.result_figures import loss_curves
 from cosformer.lab.render.table import insert
+from lab.made_up import run_line
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-MACHINE = {
-    "cpu": "Abacus",
-    "instructions": "beads",
-    "cores": 2,
-    "threads": 1,
-    "system": "Wood",
-    "python": "3",
-    "torch": "2",
-}
+PICTURES = DOCS / "images" / "paper"
+HOW_TO = (DOCS / "how-to" / "reproduce.md").read_text(encoding="utf-8")
+MACHINE = {"cpu": "Abacus", "instructions": "beads", "cores": 2, "threads": 1}
+MACHINE |= {"system": "Wood", "python": "3", "torch": "2"}
 
 
 def line(attention: str, seed: int, loss: float, recipe: str = LM, **more: Any) -> Run:
     scores = {"loss": loss, "perplexity": 8.0, "word_perplexity": 900.0, "bits_per_byte": 3.0}
-    values = {
-        "recipe": recipe,
-        "task": "lm",
-        "attention": attention,
-        "seed": seed,
-        "status": "done",
-        "reason": None,
-        "score": "loss",
-        "scores": {"valid": scores, "test": scores},
-        "baseline": {name: {"name": "unigram", "score": 3.2, "error": 0.01} for name in ("valid", "test")},
-        "learned": {"valid": True, "test": True},
-        "steps": 4,
-        "valid_loss": [[1, 3.0], [2, 2.5], [4, loss]],
-        "train_loss": [[1, 3.1]],
-        "cpu_seconds": 61.2,
-        "machine": MACHINE,
-        "date": "2026-11-15",
-        "command": f"cosformer train {recipe} --model.attention {attention}",
-    }
-    return run_of_line(values | more)
+    made = {"train_loss": [[1, 3.1]], "valid_loss": [[4, loss]], "machine": MACHINE, "date": "2026-11-15"}
+    return run_of_line(run_line(recipe, attention, seed, scores, 3.2, **made | more))
 
 
 LEVELS = {"softmax": 1.6, "cosformer": 1.601, "relu": 1.8, "uniform": 2.4}
@@ -82,14 +63,8 @@ def test_the_page_begins_with_what_was_wrong_a_picture_and_the_verdicts() -> Non
 
 
 def test_loss_by_position_stands_on_the_page() -> None:
-    scores = {
-        "loss": 1.5,
-        "perplexity": 8.0,
-        "word_perplexity": 900.0,
-        "bits_per_byte": 3.0,
-        "loss@0": 2.5,
-        "loss@8": 1.25,
-    }
+    scores = {"loss": 1.5, "perplexity": 8.0, "word_perplexity": 900.0, "bits_per_byte": 3.0}
+    scores |= {"loss@0": 2.5, "loss@8": 1.25}
     text = page.results_page(ledger([], {}), [line("relu", seed, 1.5, scores={"test": scores}) for seed in range(2)])
     assert "| attention | from 0 | from 8 | seeds |" in text and "| relu | 2.500 | 1.250 | 2 |" in text
 
@@ -167,3 +142,30 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
     assert not [run.name for run in committed if (run.commit or "+").endswith("+")], (
         "a run of sources that were changed"
     )
+
+
+def test_figure3_is_that_of_its_result() -> None:
+    document = json.loads((DOCS / "results" / "figure3.json").read_text(encoding="utf-8"))
+    maps, _ = frequency_figures(document)
+    assert (PICTURES / "figure3.svg").read_bytes() == maps.data, (
+        "run: cosformer reproduce figure3, copy its svg and json"
+    )
+    panels = {panel["attention"]: panel for panel in document["panels"]}
+    most = document["thresholds"].index(0.9)
+    cosformer, relu, softmax = (panels[name] for name in ("cosformer", "relu", "softmax"))
+    assert (
+        f"lies {cosformer['distance']:.1f} positions away on average, without re-weighting {relu['distance']:.1f}"
+        in HOW_TO
+    )
+    assert f"{softmax['counts'][most]:.1f} of {document['size']} for 90 %" in HOW_TO
+    assert f"cosFormer needs {cosformer['counts'][most]:.1f}" in HOW_TO
+
+
+def test_figure4_is_that_of_the_committed_runs() -> None:
+    runs, problems = read_runs([DOCS / "results" / "runs-v1.jsonl"])
+    (recipe,) = recipes_of("figure4", "small")
+    assert not problems
+    for figure in loss_curves([run for run in runs if run.recipe == recipe], TRIO):
+        again = "run: cosformer reproduce figure4 --show --from docs/results/runs-v1.jsonl, copy its svg"
+        assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
+        assert f"images/paper/{figure.name}.svg" in HOW_TO

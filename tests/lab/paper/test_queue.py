@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.estimate import estimate
-from cosformer.lab.paper.queue import Queue, go_on, pause
-from cosformer.lab.paper.state import state
-from cosformer.lab.paper.summary import collect
+from cosformer.lab.paper.queue import Queue, estimate, go_on, pause
+from cosformer.lab.paper.state import collect, state
 from cosformer.lab.records import Run, read_runs
 
 
@@ -47,7 +45,7 @@ def test_a_budget_stops_a_run_and_the_next_call_goes_on(fake: Callable[..., Path
     runs = fake(small=100)
     todo = cells("small", "softmax")
     left, said = work(runs, todo, budget=0.8)
-    assert left == todo and said[1] == "The time is over; the same command goes on from here."
+    assert left == todo and said[1] == "The time is over; the same command continues from here."
     assert said[2].startswith("Stopped small-softmax-seed0 update ")
     done = len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines())
     assert 0 < done < 100

@@ -34,6 +34,7 @@ def tiny():
 
 RECIPES["lm-wikitext2-small"] = tiny
 queue.launcher = lambda processes: [__file__]
+queue._lower_priority = lambda pid: None  # or a busy machine would keep the test waiting
 
 def watch(metrics, step):
     while not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
@@ -59,7 +60,8 @@ def test_a_killed_queue_goes_on_and_uses_what_is_there(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(RECIPES, "lm-wikitext2-small", RECIPES["lm-wikitext2-small"])
     monkeypatch.setattr("cosformer.lab.paper.queue.launcher", None)
-    import cosformer_tiny  # pyright: ignore[reportMissingImports]  # replaces both; monkeypatch puts them back
+    monkeypatch.setattr("cosformer.lab.paper.queue._lower_priority", None)
+    import cosformer_tiny  # pyright: ignore[reportMissingImports]  # replaces them; monkeypatch puts them back
 
     runs = tmp_path / "runs"
     run = runs / "lm-wikitext2-small-cosformer-seed0"

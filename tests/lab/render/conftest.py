@@ -1,6 +1,5 @@
 """A headless browser, driven over a pipe with nothing but the standard library; tests that need it say why they skip."""
 
-import base64
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from cosformer.lab.records import Measurement, Results
+from lab.made_up import run_line
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 60.0
@@ -114,11 +114,6 @@ class Browser:
         sent = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith("data:")]
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page, as PNG."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))
-
     def close(self) -> None:
         os.close(self._write)  # the browser leaves when nobody speaks to it
         try:
@@ -152,23 +147,18 @@ def _measured(kind: str, **more: Any) -> Measurement:
 
 
 def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
-    return {
-        "recipe": recipe,
+    curves = {
+        f"{kind}_loss": [[50, start + seed], [100, start + seed - 1]]
+        for kind, start in (("train", 3.0), ("valid", 3.5))
+    }
+    made = {
         "task": task,
-        "attention": attention,
-        "seed": seed,
-        "status": "done",
-        "scores": {"valid": scores, "test": scores},
-        "learned": {"valid": True, "test": True},
         "baseline": {},
         "seconds": 90.0,
-        "cpu_seconds": 80.0,
         "machine": {"cpu": "a made-up CPU", "cores": 2},
-        "command": f"cosformer train {recipe} --train.seed {seed}",
-        "train_loss": [[50, 3.0 + seed], [100, 2.0 + seed]],
-        "valid_loss": [[50, 3.5 + seed], [100, 2.5 + seed]],
         "note": "4 layers.",
     }
+    return run_line(recipe, attention, seed, scores, 0.0, **made, **curves)
 
 
 @pytest.fixture

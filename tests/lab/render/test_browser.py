@@ -7,7 +7,7 @@ import pytest
 
 from cosformer.lab.render import write_report
 from cosformer.lab.render.page import HEADINGS
-from lab.render import made_up
+from lab import made_up
 
 PHONE, DESK = 390, 1280
 

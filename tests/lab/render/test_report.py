@@ -13,7 +13,7 @@ from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.lab.render import write_report
 from cosformer.lab.render.page import HEADINGS
-from lab.render import made_up
+from lab import made_up
 
 
 class Page(HTMLParser):

@@ -198,21 +198,15 @@ def test_transposed_heads_and_strided_positions(definition, close):
     close(out, definition(odd, odd, odd, causal=True, max_len=160), 1e-5)
 
 
-def test_a_model_trains():
-    from cosformer.attention import build_attention
+def test_a_model_takes_two_training_steps():
+    pytest.importorskip("transformers")
+    from models.two_steps import two_steps
 
-    attention = build_attention("cosformer", num_heads=2, head_dim=8, max_len=80, causal=True, backend="triton")
-    layer = torch.nn.Linear(16, 48)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
-    x, losses = torch.randn(1, 80, 16), []
-    for _ in range(3):
-        q, k, v = layer(x).unflatten(-1, (2, 24)).transpose(1, 2).chunk(3, dim=-1)
-        loss = (attention(q, k, v).transpose(1, 2).flatten(2) - x).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
+    losses, moved = two_steps("triton", 70)
+    expected, against = two_steps("dense", 70)
     assert losses[0] > losses[1] > losses[2]
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert (moved - against).abs().max() < 1e-4 * against.abs().max()
 
 
 def test_registered_operators_pass_torchs_own_checks():

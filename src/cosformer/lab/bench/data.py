@@ -1,14 +1,12 @@
 """``cosformer bench data``: the generators on all cores, and BPE preparation against the tokenizers library."""
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cosformer import terminal
-from cosformer.lab.bench.measure import interleaved, measured
+from cosformer.lab.bench.measure import interleaved, measured, seconds
 from cosformer.lab.records import Measurement
 
 
@@ -30,17 +28,11 @@ def measurements(
     yield measured(m, _bpe_shares(text, tokenizer, repeats))
 
 
-def _seconds(action: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
 def _listops_rate(rows: int = 8_000) -> float:
     """Rows per second on all cores, start of the workers included."""
     from cosformer.data.listops_trees import generate
 
-    return rows / _seconds(lambda: sum(1 for _ in generate(rows, seed=0)))
+    return rows / seconds(lambda: sum(1 for _ in generate(rows, seed=0)))
 
 
 def _pathfinder_rate(level: str, chunks: int = 4) -> float:
@@ -49,7 +41,7 @@ def _pathfinder_rate(level: str, chunks: int = 4) -> float:
     from cosformer.data.pathfinder import CHUNK, draw_chunk
 
     make = partial(draw_chunk, level=level, seed=0)
-    return chunks * CHUNK / _seconds(lambda: sum(1 for _ in in_order(make, None, chunks)))
+    return chunks * CHUNK / seconds(lambda: sum(1 for _ in in_order(make, None, chunks)))
 
 
 def _bpe_shares(text: Path | None, tokenizer: Path | None, repeats: int) -> list[float]:

@@ -4,7 +4,6 @@ Times by the device's own events, peak memory by its allocator, bytes and operat
 and the length from which on cosFormer is faster.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer import terminal
-from cosformer.lab.bench.measure import compared, measured
+from cosformer.lab.bench.measure import compared, measured, seconds
 from cosformer.lab.bench.roofline import work
+from cosformer.lab.bench.steps import peak
 from cosformer.lab.records import Measurement
 from cosformer.ops.backends import available_backends
 from cosformer.ops.operator import cosformer_attention
@@ -66,7 +66,7 @@ def limits(device: str, repeats: int) -> Iterator[Measurement]:
         yield measured(Measurement(kind="matrix product", dtype=_name(dtype), unit="TFLOP/s", better="higher"), samples)
     x = torch.ones(COPY // 4, device=device)
     y = torch.empty_like(x)
-    samples = [2 * COPY / seconds / 1e9 for seconds in _seconds(lambda: y.copy_(x), device, repeats)]
+    samples = [2 * COPY / one / 1e9 for one in _seconds(lambda: y.copy_(x), device, repeats)]
     yield measured(Measurement(kind="copy", unit="GB/s", better="higher"), samples)
 
 
@@ -118,7 +118,7 @@ def _against_sdpa(
 
 
 def _memory(kind: str, place: dict[str, Any], actions: list[Action], q: Tensor, device: str) -> Measurement:
-    peaks = [_try(partial(_peak, action, device)) for action in actions]
+    peaks = [peak(action, 0, device) for action in actions]
     m = Measurement(
         kind=f"{kind} memory", baseline="sdpa", unit="times the bytes of q, k, v and out", better="lower", **place
     )
@@ -154,7 +154,7 @@ def _seconds(action: Action, device: str, repeats: int) -> list[float]:
     for _ in range(2):
         action()
     if torch.device(device).type != "cuda":
-        return [_clocked(action) for _ in range(repeats)]
+        return [seconds(action) for _ in range(repeats)]
     samples = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -164,21 +164,6 @@ def _seconds(action: Action, device: str, repeats: int) -> list[float]:
         torch.cuda.synchronize(device)
         samples.append(start.elapsed_time(end) / 1e3)
     return samples
-
-
-def _clocked(action: Action) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-def _peak(action: Action, device: str) -> int:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    action()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
 
 
 def _name(dtype: torch.dtype) -> str:

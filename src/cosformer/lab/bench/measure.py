@@ -61,13 +61,8 @@ def interleaved(
         for name in list(actions)[:: 1 if repeat % 2 == 0 else -1]:
             if settle:
                 actions[name]()
-            samples[name].append(_seconds(actions[name], calls[name]))
+            samples[name].append(seconds(actions[name], calls[name]))
     return samples
-
-
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
-    """The spread of the sample-by-sample ratio."""
-    return spread([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
 def measured(m: Measurement, samples: Sequence[float]) -> Measurement:
@@ -96,7 +91,8 @@ def _milliseconds(samples: Sequence[float]) -> float:
     return float(f"{1e3 * spread(samples).median:.4g}")
 
 
-def _seconds(action: Callable[[], Any], calls: int) -> float:
+def seconds(action: Callable[[], Any], calls: int = 1) -> float:
+    """Of one call, by the clock."""
     start = time.perf_counter()
     for _ in range(calls):
         action()
@@ -105,9 +101,9 @@ def _seconds(action: Callable[[], Any], calls: int) -> float:
 
 def _calls_per_sample(action: Callable[[], Any]) -> int:
     action()  # the first call makes caches and threads
-    once = _seconds(action, 1)
+    once = seconds(action)
     if once < SAMPLE_SECONDS / 10:
-        once = _seconds(action, 10)
+        once = seconds(action, 10)
     return max(1, math.ceil(SAMPLE_SECONDS / max(once, 1e-9)))
 
 

@@ -116,7 +116,7 @@ def _comparable(m: Measurement) -> float | None:
 def _kept(save: Path | None, new: Results) -> tuple[Measurement, ...]:
     """The measurements in the file of an interrupted run; it must be of this run's making."""
     if save is None:
-        raise ValueError("--resume needs --json FILE, the file of the run to go on with")
+        raise ValueError("--resume needs --json FILE, the file of the run to continue")
     old = read_results(save)
     same = ("cpu", "instructions", "cores", "threads", "torch")
     if old.settings != new.settings or any(old.machine.get(key) != new.machine[key] for key in same):

@@ -1,24 +1,33 @@
 """``cosformer bench train``: tokens per second of each attention in one small language model, and what the engine costs."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from cosformer import terminal
+from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.extras import require
-from cosformer.lab.bench import engine
+from cosformer.json_files import read_lines
 from cosformer.lab.bench.measure import compared, interleaved
 from cosformer.lab.bench.steps import attempt, memory_limit, training_step
 from cosformer.lab.bench.zoo import names
 from cosformer.lab.records import Measurement
 from cosformer.ops.backends import check_backend
+from cosformer.tasks import build_task
+from cosformer.train import start_model, train
 
 QUICK = {"lengths": (512, 2048), "tokens": 4096, "repeats": 3}
 LAYERS, HEADS, WIDENING, VOCABULARY = 4, 4, 4, 256
 ACTIVATION = "relu"  # as in the paper's language model
 BASELINE = "softmax"
+ENGINE_ROWS, ENGINE_LENGTH = 4, 512  # small batches: the engine's share of an update is largest there
+LOG_EVERY = 5
+ENGINE_ROUNDS = 3
 _BUDGET = 180.0  # seconds of one length's repeats, once there are three
 Variant = tuple[str, str]  # an attention and, of cosFormer, its backend ("": the best)
 
@@ -44,7 +53,7 @@ def measurements(
         for n in lengths:
             yield from at_length(n, chosen, width=channels, tokens=tokens, repeats=repeats, memory=limit)
     if engine_steps > 0:
-        yield engine.measurement(engine_steps, threads=threads)
+        yield engine_update(engine_steps, threads=threads)
 
 
 def variants(attentions: str, backends: str) -> list[Variant]:
@@ -102,3 +111,85 @@ def language_model(attention: str, backend: str, n: int, width: int, tokens: int
     )
     ids = torch.randint(0, VOCABULARY, (max(1, tokens // n), n))
     return CosformerForCausalLM(config), {"input_ids": ids, "labels": ids}
+
+
+# --- the engine
+
+
+def engine_update(steps: int, *, threads: int) -> Measurement:
+    """What the training engine costs: its seconds per update over those of a bare loop on the same model and data, in turn."""
+    if steps < 2 * LOG_EVERY:
+        raise ValueError(f"{steps} updates of the engine are too few to time; at least {2 * LOG_EVERY}")
+    experiment = _experiment(steps, threads)
+    engine, bare = [], []
+    for turn in range(ENGINE_ROUNDS):
+        terminal.status(f"the engine against a bare loop, turn {turn + 1} of {ENGINE_ROUNDS} ...")
+        engine.append(_engine(experiment))
+        bare.append(_bare(experiment))
+    m = Measurement(
+        kind="engine update",
+        attention="cosformer",
+        length=ENGINE_LENGTH,
+        batch=ENGINE_ROWS,
+        unit="times",
+        better="lower",
+    )
+    return compared(replace(m, baseline="a bare loop"), engine, bare)
+
+
+def _experiment(steps: int, threads: int) -> Experiment:
+    """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
+    return Experiment(
+        recipe="bench-engine",
+        task="lm",
+        data=DataConfig("python", length=ENGINE_LENGTH, eval_rows=1),
+        model=ModelConfig(
+            "adaptive_lm", layers=4, width=256, heads=4, feed_forward=1024, dropout=0.0, fields=_PLAIN_VOCABULARY
+        ),
+        train=TrainConfig(
+            steps=steps,
+            batch=ENGINE_ROWS,
+            lr=1e-4,
+            schedule="constant",
+            log_every=LOG_EVERY,
+            eval_every=steps,
+            save_every=steps,
+            tracker="none",
+            threads=threads,
+        ),
+    )
+
+
+_PLAIN_VOCABULARY = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
+
+
+def _engine(experiment: Experiment) -> float:
+    """Seconds per update, from the metrics: behind the first interval, which warms up, up to the last update."""
+    with TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        train(experiment, run, quiet=True)
+        lines, _ = read_lines(run / METRICS_FILE)
+    seen = [(line["step"], line["seconds"]) for _, line in lines if line["kind"] == "train"]
+    (first, start), (last, end) = seen[0], seen[-1]
+    return (end - start) / (last - first)
+
+
+def _bare(experiment: Experiment) -> float:
+    """Seconds per update of the shortest loop that one would write, over the same updates."""
+    task = build_task(experiment)
+    model = start_model(task, experiment).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=experiment.train.lr, weight_decay=0.0, fused=True)
+    tokens = torch.from_numpy(task.dataset.splits["train"].tokens.flat[:].astype("int64"))
+    start = 0.0
+    for step in range(experiment.train.steps):
+        if step == LOG_EVERY:
+            start = time.monotonic()
+        firsts = torch.randint(0, len(tokens) - ENGINE_LENGTH, (ENGINE_ROWS,)).tolist()
+        ids = torch.stack([tokens[first : first + ENGINE_LENGTH] for first in firsts])
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        if not torch.isfinite(loss):
+            raise RuntimeError(f"the bare loop's loss is {float(loss)} at update {step}")
+    return (time.monotonic() - start) / (experiment.train.steps - LOG_EVERY)

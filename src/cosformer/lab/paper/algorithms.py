@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosformer.lab.paper.request import Request
+from cosformer.lab.paper import Request
 from cosformer.lab.records import Run
 from cosformer.lab.render.frequency import threshold_frequency
 from cosformer.lab.render.table import Table

@@ -10,7 +10,6 @@ from cosformer.lab import numbers as paper
 from cosformer.lab.paper import claims, rates
 from cosformer.recipes import recipe
 
-SCALES = ("small", "paper")
 _FINETUNE = ("qqp", "sst2", "mnli", "imdb", "amazon")
 _LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 _MLM = {"small": "mlm-wikitext2-small", "paper": "mlm-wikitext103"}

@@ -9,24 +9,25 @@ LISTOPS, RECALL_16, RECALL_32 = "evidence-listops", "evidence-recall-16", "evide
 CONTROL = "uniform"  # the attention that cannot attend
 
 
+Kind = Literal["better", "on_par"]
+Pair = tuple[str, Kind, str]  # two attentions, and how the first is to the second
+
+
 @dataclass(frozen=True)
 class Measure:
-    """One number of one seed.
+    """One number of one seed: the score of ``recipe``'s run.
 
-    recipes: whose scores are averaged. metric: of the test split where its labels are public, otherwise of the validation
-    split. area: the mean training loss over all updates instead, which is the area under its curve.
-    margin: what "on par" allows. split: another split than the one that counts.
-    floor: a run that diverged or ends worse than its baseline counts with the baseline's score; without it, as it is.
+    metric: of the test split where its labels are public, otherwise of the validation split. A run that diverged or ends worse
+    than its baseline counts with the baseline's score. area: the mean training loss over all updates instead, which is the
+    area under its curve. margin: what "on par" allows.
     """
 
-    recipes: tuple[str, ...]
+    recipe: str
     metric: str
     higher_is_better: bool
     unit: str
     margin: float = 0.0
     area: bool = False
-    split: str | None = None
-    floor: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Comparison:
 
     measure: Measure
     first: str
-    kind: Literal["better", "on_par"]
+    kind: Kind
     second: str
     against: Measure | None = None
 
@@ -65,12 +66,12 @@ MUST_PASS: dict[str, tuple[str, ...]] = {
 def loss(recipe: str, *, area: bool = False) -> Measure:
     # 5 % of the perplexity of a masked token; of a word, where tokens are its five or six bytes
     margin = 0.05 if recipe == MLM else 0.01
-    return Measure((recipe,), "loss", higher_is_better=False, unit="nats", margin=margin, area=area)
+    return Measure(recipe, "loss", higher_is_better=False, unit="nats", margin=margin, area=area)
 
 
 def accuracy(recipe: str) -> Measure:
     # 2.5 points: the largest gap to softmax in the paper's table 3
-    return Measure((recipe,), "accuracy", higher_is_better=True, unit="points", margin=2.5)
+    return Measure(recipe, "accuracy", higher_is_better=True, unit="points", margin=2.5)
 
 
 def plain_measure(recipe: str) -> Measure:
@@ -78,148 +79,94 @@ def plain_measure(recipe: str) -> Measure:
     return loss(recipe) if recipe.startswith(("evidence-lm", "evidence-mlm")) else accuracy(recipe)
 
 
-def _order(measure: Measure) -> tuple[Comparison, ...]:
-    """identity < leaky ReLU < ReLU."""
-    return (
-        Comparison(measure, "relu", "better", "leaky_relu"),
-        Comparison(measure, "leaky_relu", "better", "identity"),
-    )
+def _claim(
+    key: str,
+    says: str,
+    where: str,
+    measure: Measure,
+    *comparisons: Pair,
+    test: str = "",
+    gate: str = "",
+    against: Measure | None = None,
+    primary: bool = False,
+) -> Claim:
+    """``test`` and ``gate``: those of the measure's recipe unless given."""
+    parts = tuple(Comparison(measure, *comparison, against) for comparison in comparisons)
+    return Claim(key, says, where, test or _TESTS[measure.recipe], gate or measure.recipe, parts, primary)
 
 
+_TESTS = {
+    LM: "language modelling, test loss",
+    MLM: "masked language modelling, test loss",
+    SST2: "SST-2 accuracy",
+    PATHFINDER: "Pathfinder of 12x12 pixels, accuracy",
+    LISTOPS: "ListOps of 50 to 200 tokens, accuracy",
+    **dict.fromkeys((RECALL_16, RECALL_32), "recall of 8 pairs in 128 tokens, accuracy"),
+}
+_ON_PAR: Pair = ("cosformer", "on_par", "softmax")
+_REWEIGHTED: Pair = ("cosformer", "better", "relu")
+_ORDERED: tuple[Pair, ...] = (("relu", "better", "leaky_relu"), ("leaky_relu", "better", "identity"))
 _ORDER = "Non-negative attention matters: identity is worse than leaky ReLU, which is worse than ReLU"
-_REWEIGHTING = "The cosine re-weighting helps"
-_LM_TEST, _MLM_TEST = "language modelling, test loss", "masked language modelling, test loss"
+_HELPS = "The cosine re-weighting helps"
+_LM_HELPS = f"{_HELPS} (in causal models, which the paper does not ablate)"
+_LM_ORDER = f"{_ORDER} (the paper tests it on masked language modelling only)"
+_LINEAR = "Better than the Linear Transformer (elu + 1) in causal language modelling"
+_OWN_MODEL = "SST-2 accuracy, each from its own masked language model"
+_AREA = "area under the training loss, same batches"
+_RECALLS = "A fixed state recalls as well as softmax: 8 pairs, heads of {} (not claimed by the paper)"
+_POSITION = "Without position embeddings the cosine helps: it is a position code (not claimed by the paper)"
+_FLATTER = "A cosine {0} times as flat (M = {0}N) is better than M = N (not claimed by the paper)"
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "lm",
-        "On par with softmax in causal language modelling",
-        "table 2",
-        _LM_TEST,
-        LM,
-        (Comparison(loss(LM), "cosformer", "on_par", "softmax"),),
-        primary=True,
+    _claim("lm", "On par with softmax in causal language modelling", "table 2", loss(LM), _ON_PAR, primary=True),
+    _claim("reweighting-lm", _LM_HELPS, "section 4.5", loss(LM), _REWEIGHTED, primary=True),
+    _claim("reweighting-mlm", _HELPS, "figure 4, table 6", loss(MLM), _REWEIGHTED, primary=True),
+    _claim("mlm", "On par with softmax in masked language modelling", "figure 4", loss(MLM), _ON_PAR, primary=True),
+    _claim(
+        "finetune", "Fine-tuned, on par with softmax", "table 3", accuracy(SST2), _ON_PAR, test=_OWN_MODEL, primary=True
     ),
-    Claim(
-        "reweighting-lm",
-        f"{_REWEIGHTING} (in causal models, which the paper does not ablate)",
-        "section 4.5",
-        _LM_TEST,
-        LM,
-        (Comparison(loss(LM), "cosformer", "better", "relu"),),
-        primary=True,
-    ),
-    Claim(
-        "reweighting-mlm",
-        _REWEIGHTING,
-        "figure 4, table 6",
-        _MLM_TEST,
-        MLM,
-        (Comparison(loss(MLM), "cosformer", "better", "relu"),),
-        primary=True,
-    ),
-    Claim(
-        "mlm",
-        "On par with softmax in masked language modelling",
-        "figure 4",
-        _MLM_TEST,
-        MLM,
-        (Comparison(loss(MLM), "cosformer", "on_par", "softmax"),),
-        primary=True,
-    ),
-    Claim(
-        "finetune",
-        "Fine-tuned, on par with softmax",
-        "table 3",
-        "SST-2 accuracy, each from its own masked language model",
-        SST2,
-        (Comparison(accuracy(SST2), "cosformer", "on_par", "softmax"),),
-        primary=True,
-    ),
-    Claim("non-negative-mlm", _ORDER, "table 1", _MLM_TEST, MLM, _order(loss(MLM)), primary=True),
-    Claim(
-        "non-negative-lm",
-        f"{_ORDER} (the paper tests it on masked language modelling only)",
-        "table 1",
-        _LM_TEST,
-        LM,
-        _order(loss(LM)),
-    ),
-    Claim(
-        "linear-lm",
-        "Better than the Linear Transformer (elu + 1) in causal language modelling",
-        "table 2",
-        _LM_TEST,
-        LM,
-        (Comparison(loss(LM), "cosformer", "better", "linear"),),
-    ),
-    Claim(
+    _claim("non-negative-mlm", _ORDER, "table 1", loss(MLM), *_ORDERED, primary=True),
+    _claim("non-negative-lm", _LM_ORDER, "table 1", loss(LM), *_ORDERED),
+    _claim("linear-lm", _LINEAR, "table 2", loss(LM), ("cosformer", "better", "linear")),
+    _claim(
         "convergence",
         "Converges faster than softmax in masked language modelling",
         "figure 4",
-        "area under the training loss, same batches",
-        MLM,
-        (Comparison(loss(MLM, area=True), "cosformer", "better", "softmax"),),
+        loss(MLM, area=True),
+        ("cosformer", "better", "softmax"),
+        test=_AREA,
     ),
-    Claim(
-        "reweighting-finetune",
-        _REWEIGHTING,
-        "table 6",
-        "SST-2 accuracy",
-        SST2,
-        (Comparison(accuracy(SST2), "cosformer", "better", "relu"),),
-    ),
-    Claim(
+    _claim("reweighting-finetune", _HELPS, "table 6", accuracy(SST2), _REWEIGHTED),
+    _claim(
         "reweighting-pathfinder",
-        f"{_REWEIGHTING}, where near pixels belong together",
+        f"{_HELPS}, where near pixels belong together",
         "table 6",
-        "Pathfinder of 12x12 pixels, accuracy",
-        PATHFINDER,
-        (Comparison(accuracy(PATHFINDER), "cosformer", "better", "relu"),),
+        accuracy(PATHFINDER),
+        _REWEIGHTED,
     ),
-    Claim(
-        "pathfinder",
-        "On par with softmax on Pathfinder",
-        "table 4",
-        "Pathfinder of 12x12 pixels, accuracy",
-        PATHFINDER,
-        (Comparison(accuracy(PATHFINDER), "cosformer", "on_par", "softmax"),),
-    ),
-    Claim(
-        "listops",
-        "On par with softmax on ListOps",
-        "table 4",
-        "ListOps of 50 to 200 tokens, accuracy",
-        LISTOPS,
-        (Comparison(accuracy(LISTOPS), "cosformer", "on_par", "softmax"),),
-    ),
-    *(
-        Claim(
-            f"recall-{head}",
-            f"A fixed state recalls as well as softmax: 8 pairs, heads of {head} (not claimed by the paper)",
-            "",
-            "recall of 8 pairs in 128 tokens, accuracy",
-            recipe,
-            (Comparison(accuracy(recipe), "cosformer", "on_par", "softmax"),),
-        )
-        for head, recipe in ((16, RECALL_16), (32, RECALL_32))
-    ),
-    Claim(
+    _claim("pathfinder", "On par with softmax on Pathfinder", "table 4", accuracy(PATHFINDER), _ON_PAR),
+    _claim("listops", "On par with softmax on ListOps", "table 4", accuracy(LISTOPS), _ON_PAR),
+    _claim("recall-16", _RECALLS.format(16), "", accuracy(RECALL_16), _ON_PAR),
+    _claim("recall-32", _RECALLS.format(32), "", accuracy(RECALL_32), _ON_PAR),
+    _claim(
         "cosine-is-position",
-        "Without position embeddings the cosine helps: it is a position code (not claimed by the paper)",
+        _POSITION,
         "",
-        f"{_LM_TEST}, no position embeddings",
-        LM,
-        (Comparison(loss(LM_NOPOS), "cosformer", "better", "relu"),),
+        loss(LM_NOPOS),
+        _REWEIGHTED,
+        test=f"{_TESTS[LM]}, no position embeddings",
+        gate=LM,
     ),
     *(
-        Claim(
+        _claim(
             f"flatter-{times}",
-            f"A cosine {times} times as flat (M = {times}N) is better than M = N (not claimed by the paper)",
+            _FLATTER.format(times),
             "",
-            _LM_TEST,
-            LM,
-            (Comparison(loss(recipe), "cosformer", "better", "cosformer", against=loss(LM)),),
+            loss(recipe),
+            ("cosformer", "better", "cosformer"),
+            test=_TESTS[LM],
+            gate=LM,
+            against=loss(LM),
         )
         for times, recipe in ((2, LM_M2), (4, LM_M4))
     ),

@@ -8,15 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from cosformer import machine
+from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import ATTENTIONS, Cell, lra_recipes, recipes_of
-from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.summary import finished
+from cosformer.lab.paper.state import finished
 from cosformer.lab.paper.tables import speeds_of
 from cosformer.lab.records import NOT_RUN, Run
 from cosformer.lab.render.frequency import frequency_document, frequency_figures
-from cosformer.lab.render.loss_curves import loss_curves
+from cosformer.lab.render.result_figures import (
+    loss_curves,
+    our_trade_off,
+    our_trade_offs,
+    paper_trade_off,
+    paper_trade_offs,
+)
 from cosformer.lab.render.table import Table
-from cosformer.lab.render.trade_off import our_trade_off, our_trade_offs, paper_trade_off, paper_trade_offs
 
 INPUTS = 8  # rows of the validation split, for figure 3
 

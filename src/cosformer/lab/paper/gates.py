@@ -1,6 +1,5 @@
 """The gate of a task: the best that a table of counts does on the same data. Below it, a model says nothing about attention."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from cosformer.data import Dataset, load_dataset
 from cosformer.data.listops import TOKENS
 from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT
 from cosformer.data.masking import IGNORED
-from cosformer.json_files import write_lines
-from cosformer.lab.paper.request import Request
+from cosformer.json_files import read_lines, write_lines
+from cosformer.lab.paper import Request
 from cosformer.lab.render.table import Table
 from cosformer.recipes import recipe
 
@@ -236,6 +235,4 @@ def show(request: Request, lines: object) -> None:
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """What ``show`` wrote into ``folder``, by recipe; nothing before it has."""
-    path = folder / FILE
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    return {line.pop("recipe"): line for line in lines}
+    return {line.pop("recipe"): line for _, line in read_lines(folder / FILE)[0]}

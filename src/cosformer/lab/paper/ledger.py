@@ -1,6 +1,5 @@
 """The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from finished runs."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,22 +31,15 @@ def ledger(lines: Sequence[Line], gates: Gates, claims: Iterable[Claim] = CLAIMS
 
 
 def by_seed(lines: Sequence[Line], measure: Measure, attention: str) -> dict[int, float]:
-    """The attention's score by ``measure`` for each seed that has all of its recipes."""
-    values: dict[int, float] = {}
-    for seed in sorted({line.seed for line in lines}):
-        found = [_of(lines, recipe, attention, seed) for recipe in measure.recipes]
-        scores = [_score(line, measure, lines) for line in found if line is not None]
-        known = [score for score in scores if score is not None]
-        if len(known) == len(found):
-            values[seed] = sum(known) / len(known)
-    return values
+    """The attention's score by ``measure`` for each seed that has one."""
+    scores = {seed: _score(run, measure, lines) for seed, run in sorted(_runs(lines, measure, attention).items())}
+    return {seed: score for seed, score in scores.items() if score is not None}
 
 
 def sample(lines: Sequence[Line], measure: Measure, attention: str) -> Sample:
     """The same without the seeds' numbers, and how many of the runs learned."""
-    values = by_seed(lines, measure, attention)
-    runs = [[_of(lines, recipe, attention, seed) for recipe in measure.recipes] for seed in values]
-    learned = sum(any(x.learned.get(x.evaluation, False) for x in found if x is not None) for found in runs)
+    values, runs = by_seed(lines, measure, attention), _runs(lines, measure, attention)
+    learned = sum(runs[seed].learned.get(runs[seed].evaluation, False) for seed in values)
     return Sample(attention, tuple(values.values()), learned)
 
 
@@ -94,7 +86,7 @@ def control_effect(recipe: str, lines: Sequence[Line]) -> Effect:
 
 def command(claim: Claim) -> str:
     """What runs everything behind a claim."""
-    names = dict.fromkeys(r for part in claim.parts for m in (part.measure, part.against) if m for r in m.recipes)
+    names = dict.fromkeys(m.recipe for part in claim.parts for m in (part.measure, part.against) if m)
     return f"cosformer reproduce ledger --recipes {','.join(names)} --attentions {','.join(attentions(claim))}"
 
 
@@ -133,7 +125,7 @@ def _entry(claim: Claim, lines: Sequence[Line], gates: Gates, adjusted: Mapping[
         "where": claim.where,
         "test": claim.test,
         "primary": claim.primary,
-        "recipes": list(measure.recipes),
+        "recipes": [measure.recipe],
         "unit": measure.unit,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
@@ -147,7 +139,7 @@ def _entry(claim: Claim, lines: Sequence[Line], gates: Gates, adjusted: Mapping[
 
 def _judge(claim: Claim, part: Comparison, found: Effect, adjusted: float | None) -> Verdict:
     names = tuple(
-        name if len(measure.recipes) == 1 and measure.recipes[0] == claim.gate else f"{name} ({measure.recipes[0]})"
+        name if measure.recipe == claim.gate else f"{name} ({measure.recipe})"
         for name, measure in ((part.first, part.measure), (part.second, part.against or part.measure))
     )
     if not found.seeds:
@@ -159,7 +151,7 @@ def _judge(claim: Claim, part: Comparison, found: Effect, adjusted: float | None
 
 def _part(part: Comparison, found: Effect, adjusted: float | None) -> dict[str, Any]:
     values: dict[str, Any] = {"first": part.first, "kind": part.kind, "second": part.second, "seeds": found.seeds}
-    values["first_recipe"], values["second_recipe"] = part.measure.recipes[0], (part.against or part.measure).recipes[0]
+    values["first_recipe"], values["second_recipe"] = part.measure.recipe, (part.against or part.measure).recipe
     values["number"] = "mean_train_loss" if part.measure.area else part.measure.metric
     values["margin"] = part.measure.margin if part.kind == "on_par" else None
     if found.seeds > 1:
@@ -190,19 +182,17 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _of(lines: Sequence[Line], recipe: str, attention: str, seed: int) -> Line | None:
-    wanted = (recipe, attention, seed)
-    return next((x for x in lines if (x.recipe, x.attention, x.seed) == wanted), None)
+def _runs(lines: Sequence[Line], measure: Measure, attention: str) -> dict[int, Line]:
+    """By seed; the first of several."""
+    return {x.seed: x for x in reversed(lines) if (x.recipe, x.attention) == (measure.recipe, attention)}
 
 
 def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     """The number of one run; None: it has none."""
-    scale = 100.0 if measure.unit == "points" else 1.0
-    which = measure.split or line.evaluation
-    base = _baseline(line, measure, lines) if measure.floor else None
-    found = line.scores.get(which, {}).get(measure.metric)
     if measure.area:
         return line.extra.get("mean_train_loss") if line.status == "done" else None
+    scale = 100.0 if measure.unit == "points" else 1.0
+    base, found = _baseline(line, lines), line.scores.get(line.evaluation, {}).get(measure.metric)
     if found is None:
         return None if line.status != "diverged" or base is None else scale * base
     if base is not None and (found < base if measure.higher_is_better else found > base):
@@ -210,15 +200,8 @@ def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     return scale * found
 
 
-def _baseline(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
+def _baseline(line: Line, lines: Sequence[Line]) -> float | None:
     """The baseline's score on the same evaluation; a run that diverged has none, but another of its recipe will do."""
-    for other in [line, *(x for x in lines if x.recipe == line.recipe)]:
-        which = measure.split or other.evaluation
-        found = other.baseline.get(which)
-        if found and measure.metric == "word_perplexity":
-            # baselines come in nats a token; how many tokens a word has follows from the run's own scores
-            scores = other.scores[which]
-            return math.exp(found["score"] * math.log(scores["word_perplexity"]) / scores["loss"])
-        if found:
-            return found["score"]
-    return None
+    others = (x for x in lines if x.recipe == line.recipe)
+    found = (other.baseline.get(other.evaluation) for other in (line, *others))
+    return next((base["score"] for base in found if base), None)

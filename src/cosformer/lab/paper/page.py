@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from cosformer.lab import numbers as paper
-from cosformer.lab.paper import gates, ledger
+from cosformer.lab.paper import Request, gates, ledger
 from cosformer.lab.paper.cells import LEDGER_SEEDS, ledger_cells
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2, Measure, plain_measure
 from cosformer.lab.paper.ledger import Line, attentions, sample
-from cosformer.lab.paper.request import Request
 from cosformer.lab.paper.speed import speed_claims
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 from cosformer.lab.records import write_runs
-from cosformer.lab.render.effects import effects
 from cosformer.lab.render.figure import Figure
+from cosformer.lab.render.result_figures import effects
 from cosformer.lab.render.table import Table, insert_into
 
 MARKER = "results"
@@ -121,7 +120,7 @@ def show(request: Request, lines: Sequence[Line]) -> None:
 
 def picture(found: dict[str, Any]) -> Figure:
     """Every comparison's effect and interval, the margin drawn in."""
-    margins = {part.measure.recipes[0]: part.measure.margin for claim in CLAIMS for part in claim.parts}
+    margins = {part.measure.recipe: part.measure.margin for claim in CLAIMS for part in claim.parts}
     return effects(_trained(found), margins)
 
 
@@ -211,7 +210,7 @@ def _scores(lines: Sequence[Line]) -> list[str]:
     """A table for each measure, with every attention that a claim compares by it."""
     parts = []
     for measure, (test, names) in _groups().items():
-        label, theirs = ("", {}) if measure.area else _PAPER.get(measure.recipes[0], ("", {}))
+        label, theirs = ("", {}) if measure.area else _PAPER.get(measure.recipe, ("", {}))
         rows = []
         for name in names:
             found = sample(lines, measure, name)
@@ -220,7 +219,7 @@ def _scores(lines: Sequence[Line]) -> list[str]:
             row = [name, str(found), seeds, learned]
             rows.append([*row, f"{theirs[name]:.4g}" if name in theirs else "-"] if label else row)
         header = ["attention", f"mean ± standard error, {measure.unit}", "seeds 0, 1, …", "learned"]
-        title = f"**{test[0].upper()}{test[1:]}** (`{measure.recipes[0]}`)"
+        title = f"**{test[0].upper()}{test[1:]}** (`{measure.recipe}`)"
         parts.append(f"{title}:\n\n" + _markdown([*header, f"paper: {label}"] if label else header, rows))
     return parts
 

@@ -1,4 +1,4 @@
-"""Work off cells: each in a process of its own, within a time, pausing while somebody measures; go on where it stopped."""
+"""Train the cells of a ledger: each in a process of its own, within a time, pausing while somebody measures; continue where it stopped."""
 
 import contextlib
 import json
@@ -14,10 +14,12 @@ from typing import IO
 
 from cosformer import terminal
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.state import DONE, HALF, MISSING, place, state
-from cosformer.lab.paper.summary import append_line, collect, one_line
+from cosformer.lab.paper.rates import QUARTER
+from cosformer.lab.paper.state import DONE, HALF, MISSING, append_line, collect, one_line, place, state
+from cosformer.lab.records import Run
 
 POLL_SECONDS = 0.2
+GUESS = 20.0  # minutes of one core that a run takes, where nothing like it has run yet
 STOP_SECONDS = (
     300.0  # to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
 )
@@ -70,7 +72,7 @@ class Queue:
         end = None if self.budget is None else time.monotonic() + self.budget
         while not self._stopping:
             if end is not None and time.monotonic() >= end:
-                self.say("The time is over; the same command goes on from here.")
+                self.say("The time is over; the same command continues from here.")
                 return
             while len(self.running) < self.jobs and (cell := self._next()) is not None:
                 self._start(cell, lock)
@@ -185,7 +187,7 @@ def launcher(processes: int) -> list[str]:
 
 
 def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
-    """The arguments of ``cosformer`` that begin or go on with the cell's run."""
+    """The arguments of ``cosformer`` that begin or continue the cell's run."""
     if state(cell, runs)[0] == HALF:
         return ["resume", str(place(cell, runs)), "--quiet"]
     return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
@@ -197,8 +199,40 @@ def pause(runs: Path) -> int:
 
 
 def go_on(runs: Path) -> int:
-    """Let them go on."""
+    """Let them continue."""
     return _send(runs, signal.SIGCONT)
+
+
+def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
+    """A sentence with the hours of ``cells``, from the processor time of the runs in ``lines``."""
+    seconds, guessed = 0.0, 0
+    for cell in cells:
+        found = _expected_seconds(cell, lines)
+        seconds += 60 * GUESS if found is None else found
+        guessed += found is None
+    if not cells:
+        return "Nothing is missing."
+    hours = seconds / 3600
+    unknown = (
+        f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet" if guessed else ""
+    )
+    return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
+
+
+def minutes(cell: Cell, lines: Sequence[Run]) -> str:
+    """``about 12 min``, from the runs in ``lines``; of what has never run, that it is not known."""
+    found = _expected_seconds(cell, lines)
+    return "time not known" if found is None else f"about {max(1, round(found / 60))} min"
+
+
+def _expected_seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
+    """From runs of the same recipe, with the same attention if there are any; a search is a quarter as long."""
+    same = [line for line in lines if line.recipe == cell.recipe]
+    closest = [line for line in same if line.attention == cell.attention] or same
+    if not closest:
+        return None
+    full = [(line.cpu_seconds or 0.0) * (QUARTER if line.extra.get("rate") else 1) for line in closest]
+    return sum(full) / len(full) / (QUARTER if cell.rate else 1)
 
 
 def _send(runs: Path, number: signal.Signals) -> int:
@@ -215,11 +249,9 @@ def _send(runs: Path, number: signal.Signals) -> int:
 
 
 def _lower_priority(pid: int) -> None:
-    """A run's, never our own: idle scheduling where the system has it, otherwise the lowest nice level."""
+    """A run's, never our own. Not idle scheduling: on a busy machine a run would stand still for hours, its lock in hand."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, 19)
-        if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
         # where Linux shares the processors between sessions first, the above counts within the run's own session only
         Path(f"/proc/{pid}/autogroup").write_text("19")
 

@@ -5,8 +5,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from cosformer.lab.paper import Request
 from cosformer.lab.paper.claims import LISTOPS, LM, LM_M2, LM_M4, LM_NOPOS, MLM, PATHFINDER, RECALL_16, RECALL_32, SST2
-from cosformer.lab.paper.request import Request
 from cosformer.lab.records import NOT_RUN, Run, write_runs
 from cosformer.lab.render.table import Table
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import Cell, recipes_of
-from cosformer.lab.paper.request import Request
-from cosformer.lab.paper.summary import finished
+from cosformer.lab.paper.state import finished
 from cosformer.lab.records import NOT_RUN, Run
 
 OURS, VANILLA = "cosformer", "softmax"

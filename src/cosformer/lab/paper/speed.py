@@ -48,14 +48,8 @@ def _linear_time(results: Results | None) -> dict[str, Any]:
         }
         verdicts.append(_judge(times["cosformer"], f"the operator's time, {mode}", exponent(times["sdpa"])))
         table += [_row(f"{name}, {mode}", found, "ms") for name, found in times.items()]
-    entry = {
-        "key": "linear-time",
-        "says": "Time grows linearly with the length",
-        "where": "section 3, figure 2",
-        "test": "forward pass, 8 heads of 64 channels, against torch's softmax attention",
-        "command": "cosformer bench attention --json docs/results/attention.json",
-    }
-    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": table}
+    test = "forward pass, 8 heads of 64 channels, against torch's softmax attention"
+    return _linear("time", test, "cosformer bench attention --json docs/results/attention.json", verdicts, table)
 
 
 def _linear_memory(results: Results | None) -> dict[str, Any]:
@@ -65,14 +59,15 @@ def _linear_memory(results: Results | None) -> dict[str, Any]:
         found = {m.length or 0: m.value for m in measured if m.value is not None}
         verdicts.append(_judge(found, f"peak memory above the inputs, {name}", None))
         table.append(_row(f"cosformer, {name}", found, "MB"))
-    entry = {
-        "key": "linear-memory",
-        "says": "Memory grows linearly with the length",
-        "where": "section 3, figure 2",
-        "test": "peak memory of a forward pass in a fresh process, 8 heads of 64 channels",
-        "command": "cosformer bench attention --attentions cosformer --lengths 1024,2048,4096,8192",
-    }
-    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": table}
+    test = "peak memory of a forward pass in a fresh process, 8 heads of 64 channels"
+    command = "cosformer bench attention --attentions cosformer --lengths 1024,2048,4096,8192"
+    return _linear("memory", test, command, verdicts, table)
+
+
+def _linear(what: str, test: str, command: str, verdicts: list[Verdict], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    entry = {"key": f"linear-{what}", "says": f"{what.capitalize()} grows linearly with the length"}
+    entry |= {"where": "section 3, figure 2", "test": test, "command": command}
+    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": rows}
 
 
 def _judge(by_length: Mapping[int, float], what: str, softmax: float | None) -> Verdict:

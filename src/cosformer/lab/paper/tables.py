@@ -7,8 +7,8 @@ from typing import Any
 from cosformer.data.cache import prepared_sets
 from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
+from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
-from cosformer.lab.paper.request import Request
 from cosformer.lab.records import NOT_RUN, Measurement, Results, Run, read_results
 from cosformer.lab.render.bench_tables import tables as bench_tables
 from cosformer.lab.render.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks

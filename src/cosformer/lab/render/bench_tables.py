@@ -1,7 +1,7 @@
 """The tables of a benchmark's results. The first of each is the one to look at first."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import DIFFERENCE, NOT_RUN, Measurement, Results
@@ -22,8 +22,11 @@ def tables(results: Results) -> list[Table]:
 
 
 def blocks(results: Results) -> dict[str, str]:
-    """What goes into documents, by marker: the first table, and of the operator where it becomes faster than softmax."""
-    found = {f"bench {results.benchmark}": f"{tables(results)[0].markdown}\n\n{results.source}"}
+    """What goes into documents, by marker: the first table (of JAX time and memory), and of the operator where it becomes
+    faster than softmax."""
+    made = tables(results)
+    wanted = made if results.benchmark == "jax" else made[:1]
+    found = {f"bench {results.benchmark}": "\n\n".join([*(table.markdown for table in wanted), results.source])}
     if results.benchmark == "attention":
         start = faster_from(results)
         found |= {"faster from": f"{start:,}" if start else "no measured number of", "speed": _short(results).markdown}
@@ -255,29 +258,54 @@ def _peers(results: Results) -> list[Table]:
 
 def _native(results: Results) -> list[Table]:
     shown = results.find(baseline="limit")
-    kinds = list(dict.fromkeys(m.kind for m in shown))
-    rows = []
-    for mode, n, variant in dict.fromkeys((m.mode, m.length, m.variant) for m in shown):
-        of = {m.kind: m for m in shown if (m.mode, m.length, m.variant) == (mode, n, variant)}
-        rows.append([f"{mode}, N={n:,}, {variant}", *(cell(of.get(kind)) for kind in kinds)])
     title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
-    return [Table(title, ["", *kinds], rows), _rest(results, shown)]
+    grid = {(f"{m.mode}, N={m.length:,}, {m.variant}", m.kind): m for m in shown}
+    return [_crossed(title, grid), _rest(results, shown)]
 
 
 def _jax(results: Results) -> list[Table]:
-    baselines = list(dict.fromkeys(m.baseline for m in results.measurements))
-    rows = []
-    for mode, kind, n in dict.fromkeys((m.mode, m.kind, m.length) for m in results.measurements):
-        of = {m.baseline: m for m in results.find(mode=mode, kind=kind, length=n)}
-        rows.append([f"{mode}, {kind}, N={n:,}", *(cell(of.get(baseline)) for baseline in baselines)])
+    memory = results.find(variant="memory")
+    times = [m for m in results.measurements if m not in memory]
     title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
-    return [Table(title, ["", *baselines], rows)]
+    lengths, sizes = _lengths(memory), []
+    for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
+        values = [m.value or 0.0 for n in lengths for m in memory if (m.mode, m.kind, m.length) == (mode, kind, n)]
+        sizes.append([f"{mode}, {kind}", *map(number, values), _growth(lengths, values)])
+    above = "Memory of the JAX operator above its inputs, results included: MB by length, and how it grows."
+    above = above if times else f"Times: {NOT_RUN}. {above}"
+    return [
+        _crossed(title, {(f"{m.mode}, {m.kind}, N={m.length:,}", m.baseline): m for m in times}),
+        Table(above, ["", *(f"{n:,}" for n in lengths), "growth"], sizes),
+    ]
+
+
+def _long(results: Results) -> list[Table]:
+    """Lengths down, ways to train across: memory, then speed."""
+    titles = {
+        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
+        "speed": "Tokens a second of a training step (median and quartiles).",
+    }
+    found = []
+    for kind, title in titles.items():
+        shown = [m for m in results.find(kind=kind) if m.value is not None]
+        columns = list(dict.fromkeys((m.attention, m.mode) for m in shown))
+        cells = {(m.length, m.attention, m.mode): cell(m) for m in shown}
+        rows = [[f"{n:,}", *(cells.get((n, *column), NOT_RUN) for column in columns)] for n in _lengths(shown)]
+        found.append(Table(title, ["tokens", *(", ".join(column) for column in columns)], rows))
+    return found
+
+
+def _crossed(title: str, grid: Mapping[tuple[str, str], Measurement]) -> Table:
+    """``grid``: by row and column."""
+    rows, columns = (list(dict.fromkeys(key[i] for key in grid)) for i in (0, 1))
+    return Table(title, ["", *columns], [[row, *(cell(grid.get((row, x))) for x in columns)] for row in rows])
 
 
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "attention": _operator,
     "zoo": _zoo,
     "train": _train,
+    "long": _long,
     "text": _text,
     "generate": _generate,
     "peers": _peers,

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from cosformer.lab.render.chart import Line, draw_lines
-from cosformer.lab.render.figure import Figure
+from cosformer.lab.render.figure import Figure, styles
 from cosformer.lab.render.heat_maps import Panel, coarse, heat_maps
-from cosformer.lab.render.palette import styles
 
 FORMAT, KIND = 1, "attention-frequency"
 FINEST = 128

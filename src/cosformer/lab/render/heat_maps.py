@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosformer.lab.render.figure import Figure, canvas, svg
+from cosformer.lab.render.figure import NEGATIVE, POSITIVE, RULE, Figure, canvas, svg
 from cosformer.lab.render.html import code, figure, page, paragraph, tag, write_page
-from cosformer.lab.render.palette import NEGATIVE, POSITIVE, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

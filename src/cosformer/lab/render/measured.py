@@ -5,15 +5,15 @@ from typing import Any
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import Results, with_error
-from cosformer.lab.render import speed as speed_figures
+from cosformer.lab.render import result_figures
 from cosformer.lab.render.bench_tables import tables
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.frequency import frequency_figures
 from cosformer.lab.render.heat_maps import MAPS_FILE, layer_maps
 from cosformer.lab.render.html import Html, code, details, gallery, join, paragraph, table, tag, text
 from cosformer.lab.render.material import Material
+from cosformer.lab.render.result_figures import our_trade_off, paper_trade_off
 from cosformer.lab.render.summary import HOLDS
-from cosformer.lab.render.trade_off import our_trade_off, paper_trade_off
 
 _UNITS = {"memory_gb": "memory (GB)"}
 _VERDICTS = {HOLDS: ("good", "●"), "does not hold here": ("bad", "▲"), "undecided": ("open", "◐")}  # others: open, ○
@@ -118,12 +118,14 @@ _UNFOLDED = ("attention.json", "text.json", "train.json", "generate.json")  # wh
 def _pictures(results: Results) -> list[Figure]:
     if results.benchmark == "attention":
         found = {mode: {m.length for m in results.find(kind="forward", mode=mode)} for mode in ("causal", "non-causal")}
-        return [speed_figures.operator_times(results, mode) for mode, lengths in found.items() if len(lengths) > 1]
+        return [result_figures.operator_times(results, mode) for mode, lengths in found.items() if len(lengths) > 1]
     if results.benchmark == "zoo":
         wanted = [(mode, kind) for mode in ("plain", "causal") for kind in ("time", "memory")]
-        return [speed_figures.zoo(results, mode, kind) for mode, kind in wanted if results.find(mode=mode, kind=kind)]
+        return [result_figures.zoo(results, mode, kind) for mode, kind in wanted if results.find(mode=mode, kind=kind)]
     if results.benchmark == "text":
-        return [speed_figures.text(results, m, what) for m in ("inference", "training") for what in ("speed", "memory")]
+        return [
+            result_figures.text(results, m, what) for m in ("inference", "training") for what in ("speed", "memory")
+        ]
     return []
 
 

@@ -8,9 +8,9 @@ from cosformer.lab import numbers as paper
 from cosformer.lab.overview import is_sensible, reads_words, setups
 from cosformer.lab.records import Run
 from cosformer.lab.render.html import Html, details, gallery, join, paragraph, tag
-from cosformer.lab.render.loss_curves import PAPER, loss_curves
 from cosformer.lab.render.material import Material
 from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
+from cosformer.lab.render.result_figures import PAPER, loss_curves
 
 _AT_ONCE = 6  # setups whose curves are not folded away
 _SETS = ("qqp", "sst2", "mnli", "imdb", "amazon")

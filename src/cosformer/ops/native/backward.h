@@ -86,8 +86,7 @@ static void absorb_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t 
     for (long half = 0; half < plan->halves; half++) {
         long f = half * plan->nd + d0;
         accumulate(sums->keys + f * plan->Er * 16, plan->Er * 16, dq_columns(plan), d1 - d0, chunk->v, plan->lde,
-            chunk->kfp + f * panel, panel, 16, n,
-                   (ahead_t){0});
+                   chunk->kfp + f * panel, panel, 16, n, (ahead_t){0});
         if (!finds_b(plan->call)) continue;
         memset(chunk->zrun, 0, 4 * (size_t)plan->Dp);
         const float *turn = plan->halves == 1 ? NULL : half ? chunk->kat.sin : chunk->kat.cos;
@@ -141,8 +140,8 @@ static void finish_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, ro
         const float *key = chunk->kx + r * plan->ldx;
         float b = -dot(x, d, plan->Dp) * chunk->inverse[r] * divisor_slope(call, call->den[row + r]);
         float qc = plan->halves == 2 ? chunk->qat.cos[r] : 1, qs = plan->halves == 2 ? chunk->qat.sin[r] : 0;
-        float kc = call->causal && plan->halves == 2 ? chunk->kat.cos[r] : 1,
-            ks = call->causal && plan->halves == 2 ? chunk->kat.sin[r] : 0;
+        int turned = call->causal && plan->halves == 2;
+        float kc = turned ? chunk->kat.cos[r] : 1, ks = turned ? chunk->kat.sin[r] : 0;
         call->b[row + r] = b;
         for (long i = 0; i < plan->Dp; i += WIDTH) {
             vec zc = load(chunk->zrun + i), zs = load(chunk->zrun + plan->Dp + i), one = load(x + i);
@@ -160,7 +159,7 @@ static void finish_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, ro
 /* n queries from `first` of head h; the keys of the same positions are in the chunk when causal. Channels of panels d0 to d1:
  * all of them where b is found here. */
 static void queries_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, head_t at, long h, long first, long n,
-    long d0, long d1) {
+                       long d0, long d1) {
     const call_t *call = plan->call;
     long panel = plan->chunk * 16, columns = dq_columns(plan);
     term_t terms[3];
@@ -191,8 +190,8 @@ static void queries_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, h
 static void causal_dq(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at, long d0, long d1) {
     const call_t *call = plan->call;
     long head = at.b * call->Hk + at.hk, before = at.s - at.n, panel = plan->chunk * 16;
-    load_sums(plan, sums, call->kv ? call->kv + head * plan->F * plan->E : NULL, call->z ? call->z + head * plan->F : NULL,
-        d0, d1);
+    const float *kv = call->kv ? call->kv + head * plan->F * plan->E : NULL, *z = call->z ? call->z + head * plan->F : NULL;
+    load_sums(plan, sums, kv, z, d0, d1);
     for (long first = 0, n; first < at.s; first += n) {
         n = least(plan->chunk, (first < before ? before : at.s) - first);
         load_keys_for_dq(plan, chunk, at, first, n, d0, d1);
@@ -231,9 +230,9 @@ static void transpose_r(const plan_t *plan, sums_t *sums) {
         float *to = sums->queries_t + half * plan->nd * plan->Er * 16;
         for (long e = 0; e < plan->ne; e++)
             transpose(to + e * 256, plan->Er * 16, sums->queries + (e * plan->Fr + half * plan->D) * 16, 16, plan->D,
-                least(16, plan->E - e * 16));
-        for (long d = 0; d < plan->D;
-            d++) to[(d / 16 * plan->Er + plan->E) * 16 + d % 16] = sums->queries_b[half * plan->D + d];
+                      least(16, plan->E - e * 16));
+        for (long d = 0; d < plan->D; d++)
+            to[(d / 16 * plan->Er + plan->E) * 16 + d % 16] = sums->queries_b[half * plan->D + d];
     }
 }
 
@@ -245,13 +244,12 @@ static void column_of_b(const plan_t *plan, chunk_t *chunk, head_t at, long h, l
 
 static void absorb_queries(const plan_t *plan, const chunk_t *chunk, sums_t *sums, long n, long e0, long e1) {
     accumulate(sums->queries + e0 * plan->Fr * 16, plan->Fr * 16, plan->F, e1 - e0, chunk->qphi, plan->ldf,
-        chunk->gp + e0 * plan->chunk * 16, plan->chunk * 16, 16,
-               n, (ahead_t){0});
+               chunk->gp + e0 * plan->chunk * 16, plan->chunk * 16, 16, n, (ahead_t){0});
     for (long i = 0; i < plan->F; i += 2 * WIDTH) {
         vec total[2] = {load(sums->queries_b + i), load(sums->queries_b + i + WIDTH)};
         for (long r = 0; r < n; r++)
-            for (int l = 0; l < 2;
-                l++) total[l] += chunk->g[r * plan->lde + plan->E] * load(chunk->qphi + r * plan->ldf + i + l * WIDTH);
+            for (int l = 0; l < 2; l++)
+                total[l] += chunk->g[r * plan->lde + plan->E] * load(chunk->qphi + r * plan->ldf + i + l * WIDTH);
         store(sums->queries_b + i, total[0]), store(sums->queries_b + i + WIDTH, total[1]);
     }
 }
@@ -273,17 +271,17 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
     long panel = plan->chunk * 16, columns = (plan->E + 1) * 16;
     chunk->kat = angles(chunk->kcos, plan->k_turn, call->k_first + first, call->k_len, n);
     load_features(plan, chunk->kx, chunk->kphi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask,
-        chunk->kat, n);
+                  chunk->kat, n);
     values_t v = {.rows = chunk->v, .cos = chunk->vc, .sin = chunk->vs};
     load_values(plan, v, rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, chunk->kat, n);
     add_column(plan, v, NULL, chunk->kat, n);
-    term_t for_dk[3], for_dv[2] = {{chunk->kphi, plan->ldf, sums->queries, plan->Fr * 16, 16, plan->F, FULL}, {chunk->scores,
-        plan->chunk, chunk->gp, panel, 16, n, UPPER}};
+    term_t for_dk[3], for_dv[2] = {{chunk->kphi, plan->ldf, sums->queries, plan->Fr * 16, 16, plan->F, FULL},
+                                   {chunk->scores, plan->chunk, chunk->gp, panel, 16, n, UPPER}};
     int count = 0;
     if (plan->halves == 2) {
         for_dk[count++] = (term_t){chunk->vc, plan->lde, sums->queries_t, plan->Er * 16, 16, plan->E + 1, FULL};
-        for_dk[count++] = (term_t){chunk->vs, plan->lde, sums->queries_t + plan->nd * plan->Er * 16, plan->Er * 16, 16,
-            plan->E + 1, FULL};
+        const float *sine = sums->queries_t + plan->nd * plan->Er * 16;
+        for_dk[count++] = (term_t){chunk->vs, plan->lde, sine, plan->Er * 16, 16, plan->E + 1, FULL};
     } else {
         for_dk[count++] = (term_t){chunk->v, plan->lde, sums->queries_t, plan->Er * 16, 16, plan->E + 1, FULL};
     }
@@ -325,8 +323,10 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
         absorb_queries(plan, chunk, sums, n, 0, plan->ne);
     }
     for (long r = 0; mask && r < n; r++)
-        if (!mask[r]) memset(chunk->dx + r * plan->ldx, 0, 4 * (size_t)plan->Dp), memset(chunk->dv + r * plan->lde, 0,
-            4 * (size_t)plan->Ep);
+        if (!mask[r]) {
+            memset(chunk->dx + r * plan->ldx, 0, 4 * (size_t)plan->Dp);
+            memset(chunk->dv + r * plan->lde, 0, 4 * (size_t)plan->Ep);
+        }
     if (!direct_k) store_rows(plan, dk, chunk->dx, plan->ldx, 0, plan->D, n);
     if (!direct_v) store_rows(plan, dv, chunk->dv, plan->lde, 0, plan->E, n);
 }
@@ -339,7 +339,7 @@ static void causal_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t 
         keys_dkv(plan, chunk, sums, at, before + first, least(plan->chunk, at.n - first), 1);
     }
     if (before) transpose_r(plan, sums);
-    for (long first = 0; first < before; first += plan->chunk) keys_dkv(plan, chunk, sums, at, first, least(plan->chunk,
-        before - first), 0);
+    for (long first = 0; first < before; first += plan->chunk)
+        keys_dkv(plan, chunk, sums, at, first, least(plan->chunk, before - first), 0);
     finish_r(plan, sums, at, 0, plan->ne);
 }

@@ -214,17 +214,18 @@ static void sum_task(const void *context, int64_t task, char *scratch) {
 static void rows_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
     const plan_t *plan = job->plan;
-    long block = task % job->row_blocks, index = task / job->row_blocks,
-        chunks = (plan->call->N + plan->chunk - 1) / plan->chunk;
+    long block = task % job->row_blocks, index = task / job->row_blocks;
+    long chunks = (plan->call->N + plan->chunk - 1) / plan->chunk;
     head_t at = head_at(plan->call, index);
     arena_t arena = {.block = scratch}, kept = {.block = job->shared + (size_t)index * job->shared_head};
     queries_t q = cut_queries(plan, &arena);
     keys_t k = {.z = cut(&kept, plan->ldf)};
     float *state = cut(&kept, plan->ne * plan->Fr * 16);
     for (long g = 0; g < plan->groups; g++)
-        for (long c = block_start(chunks, job->row_blocks, block); c < block_start(chunks, job->row_blocks, block + 1); c++)
-            attend(plan, &q, &k, state, at, at.hk * plan->groups + g, c * plan->chunk, least(plan->chunk,
-                at.n - c * plan->chunk), 0, plan->ne);
+        for (long c = block_start(chunks, job->row_blocks, block); c < block_start(chunks, job->row_blocks, block + 1); c++) {
+            long first = c * plan->chunk, n = least(plan->chunk, at.n - first);
+            attend(plan, &q, &k, state, at, at.hk * plan->groups + g, first, n, 0, plan->ne);
+        }
 }
 
 /* Blocks of one head so that all threads have work, and no more than there are panels. */

@@ -52,8 +52,8 @@ static void phase_keys(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t 
         load_sums(plan, sums, call->kv_next + head * plan->F * plan->E, call->z_next + head * plan->F, d0, d1);
         return;
     }
-    load_sums(plan, sums, call->kv ? call->kv + head * plan->F * plan->E : NULL, call->z ? call->z + head * plan->F : NULL,
-        d0, d1);
+    const float *kv = call->kv ? call->kv + head * plan->F * plan->E : NULL, *z = call->z ? call->z + head * plan->F : NULL;
+    load_sums(plan, sums, kv, z, d0, d1);
     for (long first = 0; first < at.s; first += plan->chunk) {
         long n = least(plan->chunk, at.s - first);
         load_keys_for_dq(plan, chunk, at, first, n, d0, d1);
@@ -84,8 +84,8 @@ static void phase_r(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at,
 }
 
 static void phase_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at, long first, long last) {
-    for (long row = first; row < last; row += plan->chunk) keys_dkv(plan, chunk, sums, at, row, least(plan->chunk,
-        last - row), 0);
+    for (long row = first; row < last; row += plan->chunk)
+        keys_dkv(plan, chunk, sums, at, row, least(plan->chunk, last - row), 0);
 }
 
 static void whole_gradient_task(const void *context, int64_t task, char *scratch) {
@@ -137,8 +137,8 @@ static void phase_task(const void *context, int64_t task, char *scratch) {
 static int backward_in_phases(backward_job_t *work, size_t scratch) {
     const plan_t *plan = work->job.plan;
     const call_t *call = plan->call;
-    long most_blocks = 4 * call->threads, chunks_q = (call->N + plan->chunk - 1) / plan->chunk,
-        chunks_k = (call->S + plan->chunk - 1) / plan->chunk;
+    long most_blocks = 4 * call->threads;
+    long chunks_q = (call->N + plan->chunk - 1) / plan->chunk, chunks_k = (call->S + plan->chunk - 1) / plan->chunk;
     const long blocks[] = {blocks_for(call, work->job.heads, plan->nd), least(most_blocks, chunks_q),
                            blocks_for(call, work->job.heads, plan->ne), least(most_blocks, chunks_k)};
     arena_t arena = {0};

@@ -215,8 +215,7 @@ typedef struct {
 
 /* Rows times scale[r] where given, in these forms; masked rows are zero. */
 INLINE void values_of(const plan_t *plan, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at,
-    long n,
-                      long E, int64_t dtype) {
+                      long n, long E, int64_t dtype) {
     long Ep = round_up(E, 16);
     for (long r = 0; r < n; r++) {
         const char *row = from.data + r * from.stride;
@@ -245,7 +244,7 @@ INLINE void values_of(const plan_t *plan, values_t to, rows_t from, const uint8_
 }
 
 static void load_values(const plan_t *plan, values_t to, rows_t from, const uint8_t *mask, const float *scale, angles_t at,
-    long n) {
+                        long n) {
     int64_t dtype = plan->call->dtype;
     if (!at.cos) to.cos = to.sin = NULL;
     /* the usual cases, with all that is known of them */

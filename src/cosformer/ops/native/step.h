@@ -71,7 +71,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     load_features(plan, x, fk, rows_of(plan, call->k, call->ks, b, hk, 0), mask, step->k, 1);
     for (long g = 0; g < plan->groups; g++)
         load_features(plan, x, fq + g * plan->ldf, rows_of(plan, call->q, call->qs, b, hk * plan->groups + g, 0), NULL,
-            step->q, 1);
+                      step->q, 1);
     load_row(v, rows_of(plan, call->v, call->vs, b, hk, 0).data, plan->E, call->dtype);
     if (mask && !mask[0]) memset(v, 0, 4 * (size_t)plan->Ep);
 

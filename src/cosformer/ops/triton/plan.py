@@ -89,8 +89,9 @@ def product_kind(dtype: torch.dtype) -> str:
     """
     if dtype == torch.bfloat16:
         return "bf16"
-    tf32 = dtype == torch.float16 or torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if tf32 and torch.version.hip is None else "ieee"
+    matmul = torch.backends.cuda.matmul
+    allowed = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32  # torch < 2.9
+    return "tf32" if (dtype == torch.float16 or allowed) and torch.version.hip is None else "ieee"
 
 
 class Cut(NamedTuple):

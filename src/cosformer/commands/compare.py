@@ -1,0 +1,61 @@
+"""``cosformer compare``: linearized models beside the one they were made of, on text of yours."""
+
+import argparse
+import json
+from pathlib import Path
+
+from cosformer.extras import require
+from cosformer.json_files import read_lines
+from cosformer.suggest import check_model_path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("models", metavar="MODEL", nargs="*", help="the original first, then models made of it")
+    add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
+    add("--tokens", type=int, default=32_768, help="of language models: tokens of it (default: 32768)")
+    add("--contexts", type=int, nargs="+", default=[1024], help="of language models: row lengths (default: 1024)")
+    add("--continue-after", type=int, default=0, help="of language models: show how each goes on after so many tokens")
+    add("--lines", type=int, default=5000, help="of encoders: lines of it (default: 5000)")
+    add("--length", type=int, default=128, help="of encoders: longest line in tokens (default: 128)")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
+    add("--json", metavar="FILE", type=Path, help="append a line for each model")
+    add("--read", metavar="FILE", type=Path, help="show the lines of results in FILE, measure nothing")
+    add("--into", metavar="FILE", type=Path, help="with --read: put the tables between FILE's 'linearized' markers")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.read:
+        return _show(args.read, args.into)
+    if args.into or not args.models or not args.text:
+        raise ValueError("give models and --text to measure; --into goes with --read")
+    for model in args.models:
+        check_model_path(model)
+    require("hf", "transformers")
+    from cosformer.linearize.compare import compare_models
+
+    sizes = {name: getattr(args, name) for name in ("tokens", "contexts", "continue_after", "lines", "length", "dtype")}
+    for found in compare_models(args.models, args.text, **sizes):
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in found["scores"].items())
+        print(f"{found['model']}: {scores}", flush=True)
+        if "text" in found:
+            print(f"  goes on: {found['text']['goes on']!r}", flush=True)
+        if args.json:
+            with args.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _show(results: Path, into: Path | None) -> int:
+    from cosformer.lab.render.linearized import linearized_tables
+    from cosformer.lab.render.table import insert_into
+
+    lines, problems = read_lines(results)
+    if problems:
+        raise ValueError(problems[0])
+    block = linearized_tables([line for _, line in lines])
+    if into:
+        insert_into(into, "linearized", block)
+    else:
+        print(block)
+    return 0

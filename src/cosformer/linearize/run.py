@@ -1,0 +1,285 @@
+"""The whole of it: a stock checkpoint and text in, a linearized checkpoint out."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from cosformer.hf.attention import max_len_of
+from cosformer.hf.convert import PREFIX, load_stock, with_attention, write_checkpoint
+from cosformer.hf.linearized import (
+    LearnedAttention,
+    find_layers,
+    keep_softmax,
+    learned_attention,
+    mechanisms,
+    replaced_mechanisms,
+)
+from cosformer.linearize import parallel
+from cosformer.linearize.card import card
+from cosformer.linearize.measure import measure, precision
+from cosformer.linearize.progress import Bar, Progress
+from cosformer.linearize.repair import add_adapters, merge_adapters, repair_loss
+from cosformer.linearize.settings import Settings, kept_layers
+from cosformer.linearize.text import Rows, read_text, rows_of
+from cosformer.linearize.transfer import TransferLayer, schedule, transfer_update
+
+RECORD = "linearize.json"
+
+
+def linearize(
+    source: str,
+    out: Path,
+    text: list[Path],
+    settings: Settings | None = None,
+    *,
+    maps: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Write the model in ``source`` with linear attention to ``out``, taught by itself on ``text``; returns what was measured.
+
+    ``maps``: a linearized model to take the maps from, instead of their start. Killed, the same call goes on where it was.
+    Under torchrun every process takes its part of each batch, and the first one writes.
+    """
+    settings = settings or Settings()
+    progress = Progress(out, source, f"{', '.join(map(str, text))}; maps {maps}", settings)
+    progress.check()
+    words = read_text(text)
+    model, dtype = _student(source, settings)
+    plan = learned_attention(model.config)
+    kept_layers(settings.keep, plan.layers, [0.0] * len(plan.layers))  # a mistake is said now, not after the transfer
+    rows = _rows(words, source, settings, plan)
+    if maps is not None:
+        _take_maps(model, maps)
+    device = parallel.start()
+    start = "swapped" if maps is None else "maps taken"
+    run = _Run(model.to(device), rows, settings, progress, start, quiet or parallel.rank() > 0)
+    if parallel.rank() == 0:
+        progress.begin()
+    run.transfer()
+    run.repair()
+    if parallel.rank() == 0:
+        run.write(source, out, dtype)
+    parallel.stop()
+    return run.record
+
+
+def _student(source: str, settings: Settings) -> tuple[Any, torch.dtype]:
+    """The model in ``source`` with learned maps at their start, in float32; and the dtype it is saved in."""
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except OSError as error:
+        raise FileNotFoundError(f"no model in {source!r}: {error}") from error
+    if config.model_type.startswith(PREFIX) or config.is_encoder_decoder:
+        what = "an encoder-decoder" if config.is_encoder_decoder else f"of type {config.model_type!r}"
+        raise ValueError(
+            f"{source} is {what}; linearize takes encoders and decoders of transformers with softmax attention"
+        )
+    original: Any = load_stock(source, config)
+    dtype = original.dtype
+    original.float()
+    found = find_layers(original)
+    first = found[0]
+    max_len = settings.max_len or max_len_of(config)
+    if max_len is None:
+        raise ValueError(f"the config of {source} states no longest sequence; give max_len")
+    if settings.length > max_len:
+        raise ValueError(f"length={settings.length} exceeds the model's longest sequence, {max_len}; give shorter rows")
+    learned = LearnedAttention(
+        attention=settings.attention,
+        layers=[layer.name for layer in found],
+        kept=[],
+        num_heads=first.num_heads,
+        num_key_heads=first.num_key_heads,
+        head_dim=first.head_dim,
+        features=settings.features or 2 * first.head_dim,
+        max_len=max_len,
+        causal=first.causal,
+        window=settings.window,
+        options={"redraw_interval": None} if settings.attention == "performer" else {},
+    )
+    changes = {"cosformer_max_len": settings.max_len} if settings.max_len else {}
+    model: Any = with_attention(original, attention="learned", learned=asdict(learned), **changes)
+    return model.eval().requires_grad_(False), dtype
+
+
+def _rows(words: str, source: str, settings: Settings, plan: LearnedAttention) -> Rows:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{source} has no tokenizer, which the text needs: {str(error).splitlines()[0]}") from None
+    sizes: dict[str, Any] = {"length": settings.length, "held_out": settings.held_out, "seed": settings.seed}
+    return rows_of(words, tokenizer, causal=plan.causal, **sizes)
+
+
+def _take_maps(model: Any, maps: Path) -> None:
+    import cosformer.hf  # noqa: F401  (registers the class of a linearized model)
+
+    other: Any = AutoModel.from_pretrained(maps, dtype=torch.float32)
+    if getattr(other.config, "learned", None) != model.config.learned:
+        raise ValueError(
+            f"the maps in {maps} are of {getattr(other.config, 'learned', None)}, not of {model.config.learned}"
+        )
+    for mine, theirs in zip(mechanisms(model).values(), mechanisms(other).values(), strict=True):
+        mine.load_state_dict(theirs.state_dict())
+
+
+class _Run:
+    """One linearization under way: the model, its rows, and a record of what was measured."""
+
+    def __init__(self, model: Any, rows: Rows, settings: Settings, progress: Progress, start: str, quiet: bool) -> None:
+        self.model, self.rows, self.settings, self.progress, self.quiet = model, rows, settings, progress, quiet
+        self.start = start  # the name of the first thing that is measured
+        self.saved = progress.load()
+        empty = {
+            "settings": asdict(settings),
+            "measured": {},
+            "transfer": [],
+            "repair": [],
+            "layer losses": {},
+            "kept": [],
+        }
+        self.record: dict[str, Any] = self.saved["record"] if self.saved else empty
+
+    def transfer(self) -> None:
+        """Teach the maps, choose the layers that stay softmax."""
+        model, settings = self.model, self.settings
+        plan = learned_attention(model.config)
+        students = mechanisms(model)
+        layers = {name: TransferLayer(plan.softmax(), students[name]) for name in plan.layers}
+        if not self._is_done("transfer"):
+            self._measure(self.start)
+
+            def update(number: int) -> float:
+                ids, mask = self._batch(number)
+                rate = settings.transfer_rate * schedule(number, updates)
+                losses = transfer_update(model, layers, ids, mask, rate=rate, steps=settings.transfer_steps)
+                self.record["transfer"].append([round(x, 6) for x in losses])
+                return sum(losses) / len(losses)
+
+            updates = self._updates(settings.transfer_tokens)
+            parts = {name: (layer.student, layer.optimizer) for name, layer in layers.items()}
+            with replaced_mechanisms(model, layers):  # pyright: ignore[reportArgumentType]
+                self._train("transfer", updates, update, parts)
+                ids, mask = self._to_device(self.rows.held_out())
+                with self._precision():
+                    losses = transfer_update(model, layers, ids, mask)
+            self.record["layer losses"] = dict(zip(plan.layers, (round(x, 6) for x in losses), strict=True))
+            self.record["kept"] = kept_layers(settings.keep, plan.layers, losses)
+            if updates:
+                self._measure("transferred")
+        keep_softmax(model, self.record["kept"])
+        if not self._is_done("transfer"):
+            if self.record["kept"]:
+                self._measure("layers kept")
+            self._save("transfer", -1, {name: (students[name], None) for name in plan.layers}, now=True)
+
+    def repair(self) -> None:
+        """Train LoRA and the maps together, then add LoRA to the weights."""
+        model, settings = self.model, self.settings
+        updates = self._updates(settings.repair_tokens)
+        if not updates:
+            return
+        trained = nn.ParameterList(add_adapters(model, settings.rank, settings.seed))
+        optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
+
+        def update(number: int) -> float:
+            ids, mask = self._batch(number + self._updates(settings.transfer_tokens))
+            loss = repair_loss(model, ids, mask, settings.against)
+            loss.backward()
+            parallel.average_gradients(trained)
+            nn.utils.clip_grad_norm_(trained, 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.repair_rate * schedule(number, updates)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.record["repair"].append(round(loss.item(), 6))
+            return loss.item()
+
+        self._train("repair", updates, update, {"all": (trained, optimizer)})
+        self._measure("repaired")  # before the changes are merged: the teacher is the model without them
+        merge_adapters(model)
+
+    def write(self, source: str, out: Path, dtype: torch.dtype) -> None:
+        name = Path(source).name if Path(source).exists() else source
+        (out / RECORD).write_text(json.dumps(self.record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        body = card(self.record, learned_attention(self.model.config))
+        missing = (
+            "Licence and data of the original, and of the text: not stated. Fill this in before sharing the model."
+        )
+        title = f"{name}, linearized"
+        write_checkpoint(self.model.to(dtype).cpu(), source, out, title, body, "linearized", missing=missing)
+        shutil.rmtree(self.progress.folder)
+
+    def _train(
+        self,
+        stage: str,
+        updates: int,
+        update: Callable[[int], float],
+        parts: Mapping[str, tuple[nn.Module, torch.optim.Optimizer]],
+    ) -> None:
+        first = 0
+        if self.saved and self.saved["stage"] == stage:
+            first = self.saved["update"] + 1
+            for name, (module, optimizer) in parts.items():
+                module.load_state_dict(self.saved["parts"][name]["module"])
+                optimizer.load_state_dict(self.saved["parts"][name]["optimizer"])
+        bar = Bar(stage, first, updates, self.quiet)
+        try:
+            for number in range(first, updates):
+                with self._precision():
+                    loss = update(number)
+                bar.step(loss)
+                self._save(stage, number, parts)
+        finally:
+            bar.close()
+
+    def _is_done(self, stage: str) -> bool:
+        """Whether an earlier process finished ``stage``; its result is then in the model."""
+        if self.saved is None or (self.saved["stage"] == stage and self.saved["update"] >= 0):
+            return False
+        for name, mechanism in mechanisms(self.model).items():
+            if name in self.saved["parts"]:
+                mechanism.load_state_dict(self.saved["parts"][name]["module"])
+        return True
+
+    def _save(self, stage: str, update: int, parts: Mapping[str, Any], *, now: bool = False) -> None:
+        if parallel.rank():
+            return
+
+        def state() -> dict[str, Any]:
+            saved = {
+                name: {"module": module.state_dict(), "optimizer": optimizer and optimizer.state_dict()}
+                for name, (module, optimizer) in parts.items()
+            }
+            return {"stage": stage, "update": update, "parts": saved, "record": self.record}
+
+        self.progress.save(state, now=now)
+
+    def _measure(self, stage: str) -> None:
+        ids, mask = self._to_device(self.rows.held_out())
+        with self._precision():
+            self.record["measured"][stage] = {k: round(v, 6) for k, v in measure(self.model, ids, mask).items()}
+        if not self.quiet:
+            print(f"{stage}: {self.record['measured'][stage]}", flush=True)
+
+    def _updates(self, tokens: int) -> int:
+        """Updates that ``tokens`` of text make."""
+        return math.ceil(tokens / (self.rows.mean_length * self.settings.batch))
+
+    def _batch(self, number: int) -> list[torch.Tensor]:
+        return self._to_device(parallel.share(*self.rows.batch(number, self.settings.batch)))
+
+    def _to_device(self, tensors: Any) -> list[torch.Tensor]:
+        return [x.to(self.model.device) for x in tensors]
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return precision(self.settings.dtype, self.model.device.type)

@@ -1,0 +1,95 @@
+"""A model's input in pieces over the ranks of a process group: what a rank has to know of the others."""
+
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cosformer.models.packing import positions_of
+
+
+class Place(NamedTuple):
+    """Where this rank's piece lies: its first position, the length of the whole, and the unmasked tokens before it, ``[B]``."""
+
+    first: int
+    total: int
+    counted: Tensor | None
+
+
+def find_place(group: Any, given: Tensor, attention_mask: Tensor | None) -> Place:
+    """The place of ``given [B,n,...]`` in the whole sequence; ``attention_mask [B,n]`` is the piece's own."""
+    from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
+
+    def tell() -> tuple[int, int, int]:
+        if attention_mask is not None and attention_mask.shape != given.shape[:2]:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; expected that of this rank's piece, {list(given.shape[:2])}"
+            )
+        return given.shape[1], given.shape[0], int(attention_mask is not None)
+
+    lengths, rows, masked = zip(*parallel.share(group, tell, 3, given), strict=True)
+    parallel.check_equal({"batch": rows, "attention_mask": masked})
+    before = 0
+    if attention_mask is not None:
+        counts = gather(group, (attention_mask != 0).sum(1))
+        before = counts[: torch.distributed.get_rank(group)].sum(0)
+    first = [0, *accumulate(lengths)][torch.distributed.get_rank(group)]
+    return Place(first, sum(lengths), before if isinstance(before, Tensor) else None)
+
+
+def check_fit(arguments: dict[str, Any]) -> None:
+    """Raise if any of these is given beside a group: the same on every rank, as they are settings of the call."""
+    names = [name for name, value in arguments.items() if value is not None and value is not False]
+    if names:
+        raise ValueError(f"sequence_group does not go with {', '.join(names)}")
+
+
+def positions(place: Place, mask: Tensor | None, bounds: Tensor | None, length: int, device: torch.device) -> Tensor:
+    """Positions of the piece's tokens, ``[B or 1, length]``, as one process would give them."""
+    if bounds is not None:
+        return positions_of(bounds)[:, place.first : place.first + length]
+    if mask is None or place.counted is None:
+        return torch.arange(place.first, place.first + length, device=device).unsqueeze(0)
+    return (mask.long().cumsum(-1) - 1 + place.counted[:, None]).clamp(min=0)
+
+
+def gather(group: Any, x: Tensor) -> Tensor:
+    """``x`` of every rank, which must have one shape: ``[ranks, ...]``."""
+    every = [torch.empty_like(x) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(every, x.contiguous(), group=group)
+    return torch.stack(every)
+
+
+def count_labels(group: Any, labels: Tensor, ignore: int) -> Tensor:
+    """How many labels of all pieces count."""
+    return gather(group, (labels != ignore).sum()).sum()
+
+
+def shifted(group: Any, labels: Tensor, bounds: Tensor | None, ignore: int) -> Tensor:
+    """Next-token targets of a piece ``[B,n]``: behind its last token comes the next piece's first.
+
+    ``bounds``: of packed sequences in the whole; what follows one does not follow from it.
+    """
+    rank, n = torch.distributed.get_rank(group), labels.shape[1]
+    lengths = gather(group, torch.tensor(n, device=labels.device))
+    firsts = gather(group, labels[:, 0] if n else torch.full_like(labels[:, :1].sum(1), ignore))
+    following = next(
+        (firsts[r] for r in range(rank + 1, len(firsts)) if lengths[r]), torch.full_like(firsts[0], ignore)
+    )
+    targets = torch.cat((labels[:, 1:], following[:, None]), 1)[:, :n]
+    if bounds is None:
+        return targets
+    first = int(lengths[:rank].sum())
+    last = torch.zeros(int(lengths.sum()) + 1, dtype=torch.bool, device=labels.device)
+    last[bounds] = True
+    return targets.masked_fill(last[first + 1 : first + 1 + n], ignore)
+
+
+def refuse(head: Any, arguments: dict[str, Any]) -> None:
+    """Raise where a head that needs the whole sequence on one rank is given a piece."""
+    if arguments.get("sequence_group") is not None:
+        raise ValueError(
+            f"{type(head).__name__} needs the whole sequence on every process; sequence_group works with CosformerModel,"
+            " CosformerForCausalLM and CosformerForMaskedLM"
+        )

@@ -1,0 +1,261 @@
+"""Sequence parallelism: each process of a group holds a contiguous piece of one sequence and gets the rows of its piece.
+
+Angles are absolute, so the state of a whole sequence is the plain sum of its pieces' states. Every rank sums up its own keys, one
+all-gather hands those sums round, and each rank starts from the sum of the pieces that its queries see: those before it, or all of
+them without ``causal``. Backward the same collective carries the gradients of the sums the other way. What is sent has the size of
+a state, whatever the length.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import _functional_collectives as collectives
+
+from cosformer.ops.checks import check_bounds
+from cosformer.ops.dispatch import attend
+from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.state import LinearState
+from cosformer.ops.torch_ops import needs_gradients
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# the name of torch 2.13 and later, which warn of the other
+_all_gather = getattr(collectives, "all_gather_single", collectives.all_gather_tensor)
+_SEEDS = 2**31  # what a rank draws a seed below
+# what every rank tells the others before a call; all but the first three must be equal
+_FACTS = ("queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "heads", "key_heads", "channels")
+_FACTS += ("value_channels", "gradients", "cu_seqlens")
+
+
+class Pieces(NamedTuple):
+    """Where the pieces lie in the whole, by rank; the same on every rank but for ``rank``."""
+
+    group: Any  # the process group
+    rank: int
+    q_bounds: tuple[int, ...]  # rank r holds the queries from q_bounds[r] to q_bounds[r + 1]
+    k_bounds: tuple[int, ...]
+    seed: int  # a number that all ranks share and that differs from call to call
+
+    @property
+    def first(self) -> int:
+        """The position of this rank's first query."""
+        return self.q_bounds[self.rank]
+
+
+class Segment(NamedTuple):
+    """The part of one sequence that a rank holds: its own positions ``start`` to ``end``, of which the first is ``position`` there."""
+
+    sequence: int  # -1: of none, and empty
+    start: int
+    end: int
+    position: int
+
+
+def share(group: Any, tell: Callable[[], Sequence[int]], count: int, like: Any) -> list[tuple[int, ...]]:
+    """The ``count`` integers that ``tell`` gives on each rank of ``group``, by rank; ``like``: a tensor on the group's device.
+
+    ``tell`` raises on this rank's mistakes. Nobody raises before all have heard of it, so no rank waits for one that has given up.
+    """
+    if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
+        raise ValueError(f"group is {group!r}; pass a process group of torch.distributed that this process belongs to")
+    error, row = None, [0] * (1 + count)
+    try:
+        row = [1, *tell()]
+    except Exception as mistake:
+        error = mistake
+    rows = _exchange(row, group, like)  # pyright: ignore[reportCallIssue]  (the decorator hides its arguments)
+    if error is not None:
+        raise error
+    for rank, (valid, *_) in enumerate(rows):
+        if not valid:
+            raise ValueError(
+                f"rank {rank} of the group refused its piece, so rank {dist.get_rank(group)} stops too; its error says why"
+            )
+    return [tuple(told) for _, *told in rows]
+
+
+def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Pieces, Any]:
+    """Where the pieces lie, and what ``check`` returned: the one exchange of a few integers of a call.
+
+    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len`` and ``cu_seqlens``, which all ranks must have alike.
+    """
+    checked = []
+
+    def tell() -> list[int]:
+        checked.append(check())
+        return _row(q, k, v, **facts)
+
+    rows = share(group, tell, len(_FACTS), q)
+    told = dict(zip(_FACTS, zip(*rows, strict=True), strict=True))
+    check_equal({name: told[name] for name in _FACTS[3:]})
+    q_bounds, k_bounds = ((0, *accumulate(told[name])) for name in ("queries", "keys"))
+    return Pieces(group, dist.get_rank(group), q_bounds, k_bounds, told["seed"][0]), checked[0]
+
+
+def check_equal(told: dict[str, tuple[int, ...]]) -> None:
+    """Raise, on every rank alike, where ranks have told different numbers."""
+    for name, values in told.items():
+        if len(set(values)) > 1:
+            raise ValueError(
+                f"{name} differs between the ranks of the group: {_shown(name, values)}; they must be equal"
+            )
+
+
+def _row(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, max_len: int, cu_seqlens: Tensor | None = None) -> list[int]:
+    n, s = q.shape[2], k.shape[2]
+    if causal and n != s:
+        raise ValueError(f"a causal piece needs as many keys as queries, got N={n} and S={s}")
+    bounds = 0 if cu_seqlens is None else 1 + zlib.crc32(repr(cu_seqlens.tolist()).encode())
+    seed = int(torch.randint(_SEEDS, ()))
+    sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
+    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds]
+
+
+@torch.compiler.disable
+def _exchange(row: list[int], group: Any, q: Any) -> list[list[int]]:
+    """Every rank's ``row``, by rank."""
+    # gloo takes tensors of the CPU, and then no GPU has to be waited for
+    device = "cpu" if "gloo" in dist.get_backend(group) or not isinstance(q, Tensor) else q.device
+    mine = torch.tensor(row, dtype=torch.int64, device=device)
+    every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, mine, group=group)
+    return torch.stack(every).tolist()
+
+
+def _shown(name: str, values: Sequence[int]) -> str:
+    if name == "cu_seqlens":
+        return "not the same numbers; pass the bounds of the whole sequence on every rank"
+    words = [str(_DTYPES[value]) if name == "dtype" else str(value) for value in values]
+    return ", ".join(f"{word} on rank {rank}" for rank, word in enumerate(words))
+
+
+def attend_pieces(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    spec: AttentionSpec,
+    pieces: Pieces,
+    *,
+    max_len: int,
+    backend: str,
+) -> Tensor:
+    """The rows ``out [B,H,n,E]`` of this rank's queries; one collective forward, one backward.
+
+    ``spec`` is that of a whole sequence from position 0. ``cu_seqlens``: bounds of packed sequences in the whole. A rank exchanges
+    the states of the sequences that cross its borders; those that it holds entirely are worked off like any packed sequence.
+    """
+    total = max(pieces.q_bounds[-1], pieces.k_bounds[-1])
+    if cu_seqlens is not None:
+        check_bounds(cu_seqlens, total, max_len)
+    elif max_len and total > max_len:
+        raise ValueError(
+            f"the pieces have {total} tokens together, which exceeds max_len={max_len}, past which weights turn negative; use a"
+            " larger max_len"
+        )
+    bounds = [0, total] if cu_seqlens is None else cu_seqlens.tolist()
+    by_rank = range(len(pieces.q_bounds) - 1)
+    takes = [_exchanged(_segments(pieces.q_bounds, rank, bounds), spec.causal, 0) for rank in by_rank]
+    sends = [_exchanged(_segments(pieces.k_bounds, rank, bounds), spec.causal, -1) for rank in by_rank]
+    if len(bounds) == 2:  # one sequence: what a rank holds of it both begins and ends its piece
+        takes, sends = [each[:1] for each in takes], [each[:1] for each in sends]
+
+    call: Any = partial(attend, max_len=max_len, backend=backend)
+
+    def run(segment: Segment, state: Tensor) -> Tensor:
+        keys = segment if spec.causal else Segment(-1, 0, 0, 0)  # not causal, all keys are in the sum
+        at = spec if spec.causal else AttentionSpec(*spec[:2], segment.position, *spec[3:])
+        mask = None if key_mask is None else key_mask[:, keys.start : keys.end]
+        before = LinearState(state[..., :-1], state[..., -1], torch.tensor(segment.position), max_len)
+        tensors = _cut(q, segment), _cut(k, keys), _cut(v, keys), mask, None
+        return call(*tensors, at, before, False)
+
+    def sum_up(segment: Segment) -> Tensor:
+        mask = None if key_mask is None else key_mask[:, segment.start : segment.end]
+        # nobody asks: the state alone is wanted
+        at = AttentionSpec(spec.relu, False, 0, segment.position, *spec[4:])
+        tensors = q[:, :, :0], _cut(k, segment), _cut(v, segment), mask, None
+        _, state = call(*tensors, at, None, True)
+        return torch.cat([state.kv, state.z[..., None]], dim=-1)
+
+    own = torch.stack([sum_up(segment) for segment in sends[pieces.rank]])
+    weights = _weights(takes, sends, spec.causal)
+    sums = _SumOverRanks.apply(own, weights, pieces.rank, pieces.group)
+    mine = takes[pieces.rank]
+    rows = [run(segment, state) for segment, state in zip(mine, sums.unbind(), strict=True)]
+    whole = _between(_segments(pieces.q_bounds, pieces.rank, bounds), mine)
+    if whole:  # sequences that no other rank has a part of
+        piece = Segment(0, whole[0].start, whole[-1].end, 0)
+        ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=q.device)
+        tensors = _cut(q, piece), _cut(k, piece), _cut(v, piece), None, ends
+        rows.insert(1, call(*tensors, spec, None, False))
+    return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
+
+
+def _cut(x: Tensor, segment: Segment) -> Tensor:
+    return x[:, :, segment.start : segment.end]
+
+
+def _segments(piece_bounds: Sequence[int], rank: int, bounds: Sequence[int]) -> list[Segment]:
+    """The parts of the sequences between ``bounds`` that ``rank`` holds, none of them empty."""
+    first, last = piece_bounds[rank], piece_bounds[rank + 1]
+    held = [(i, max(a, first), min(b, last), a) for i, (a, b) in enumerate(pairwise(bounds))]
+    return [Segment(i, a - first, b - first, a - begin) for i, a, b, begin in held if a < b]
+
+
+def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segment]:
+    """The segments of a piece that may continue on another rank.
+
+    Causal, queries look back from the first and keys are looked back at in the last (``causal_end`` 0 and -1). Not causal, both
+    ends matter, and a segment that is both counts as the first.
+    """
+    last = held[-1].end if held else 0
+    nothing = Segment(-1, last, last, 0)
+    if causal:
+        return [held[causal_end] if held else nothing]
+    return [held[0] if held else nothing, held[-1] if len(held) > 1 else nothing]
+
+
+def _between(held: list[Segment], exchanged: list[Segment]) -> list[Segment]:
+    return [segment for segment in held if segment not in exchanged]
+
+
+def _weights(takes: list[list[Segment]], sends: list[list[Segment]], causal: bool) -> tuple[tuple[bool, ...], ...]:
+    """Whether the sum that a segment takes contains a segment that is sent; rows and columns by rank and place."""
+    return tuple(
+        tuple(
+            take.sequence == send.sequence >= 0 and (not causal or sender < taker)
+            for sender, sent in enumerate(sends)
+            for send in sent
+        )
+        for taker, taken in enumerate(takes)
+        for take in taken
+    )
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """``x [slots, ...]`` of every rank, gathered and summed up as ``weights`` say: ``[slots, ...]``.
+
+    Row i of rank r is the sum of the gathered ones with a True in row ``r * slots + i`` of the weights. The gradient of what a rank
+    sent is the sum of the gradients of those that took it: the same function with the weights transposed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: tuple[tuple[bool, ...], ...], rank: int, group: Any) -> Tensor:
+        ctx.settings = weights, rank, group
+        slots = x.shape[0]
+        every = x if len(weights) == slots else _all_gather(x.contiguous(), 0, group)
+        wanted = weights[rank * slots : (rank + 1) * slots]
+        sums = [every[[i for i, taken in enumerate(row) if taken]].sum(0) for row in wanted]
+        return torch.stack(sums)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        weights, rank, group = ctx.settings
+        return _SumOverRanks.apply(g, tuple(zip(*weights, strict=True)), rank, group), None, None, None

@@ -1,0 +1,92 @@
+"""What scores are made of: sums that add up over batches, with their standard errors; the unigram model that a language model must
+beat; and how much text tokens stand for, so that models with different vocabularies can be compared."""
+
+import math
+import re
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosformer.data.vocabulary import Bytes, Vocabulary, Words
+
+_AT_ONCE = 1 << 22  # counting casts to int64: a large split is counted piece by piece
+_WORD = re.compile(rb"[^ \t\n\r\f\v]+")
+
+
+def row_sums(nats: np.ndarray, tokens: np.ndarray) -> dict[str, float]:
+    """What :func:`mean_and_error` needs, from each row's summed loss and number of tokens that count, both ``[rows]``."""
+    nats, tokens = nats.astype(np.float64), tokens.astype(np.float64)
+    return {
+        "rows": float(len(nats)),
+        "nats": float(nats.sum()),
+        "tokens": float(tokens.sum()),
+        "nats_squared": float(nats @ nats),
+        "nats_tokens": float(nats @ tokens),
+        "tokens_squared": float(tokens @ tokens),
+    }
+
+
+def mean_and_error(sums: dict[str, float]) -> tuple[float, float]:
+    """The mean loss per token and its standard error over rows, as tokens of one row depend on each other.
+
+    Rows of equal size: the standard deviation of the rows' means over the root of their number. Of unequal size: the same
+    for a ratio of sums, whose deviations are nats - mean * tokens of each row.
+    """
+    rows, tokens = sums["rows"], sums["tokens"]
+    if not tokens:
+        return math.nan, math.nan
+    mean = sums["nats"] / tokens
+    if rows < 2:
+        return mean, math.nan
+    squares = sums["nats_squared"] - 2 * mean * sums["nats_tokens"] + mean * mean * sums["tokens_squared"]
+    return mean, math.sqrt(max(squares, 0.0) * rows / (rows - 1)) / tokens
+
+
+def share_error(share: float, rows: float) -> float:
+    """The standard error of a share of ``rows`` independent rows."""
+    return math.sqrt(share * (1 - share) / rows)
+
+
+def answer_sums(logits: Tensor, answers: Tensor) -> dict[str, float]:
+    """What :func:`answer_scores` needs, from logits ``[rows, classes]`` and the right classes ``[rows]``."""
+    return {
+        "rows": float(len(answers)),
+        "hits": float((logits.argmax(-1) == answers).sum()),
+        "nats": F.cross_entropy(logits.double(), answers, reduction="sum").item(),
+    }
+
+
+def answer_scores(sums: dict[str, float]) -> dict[str, float]:
+    """Accuracy, its standard error and the loss."""
+    accuracy, loss = (sums[key] / sums["rows"] for key in ("hits", "nats"))
+    return {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
+
+
+def unigram_nats(stream: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """-log p of every id, float64 [V], with add-one smoothing over the ids that are ``allowed`` (bool [V]); inf elsewhere."""
+    counts = np.zeros(len(allowed), np.int64)
+    for start in range(0, len(stream), _AT_ONCE):
+        counts += np.bincount(stream[start : start + _AT_ONCE], minlength=len(allowed))
+    counts[~allowed] = 0
+    nats = np.full(len(allowed), np.inf)
+    nats[allowed] = np.log(counts.sum() + allowed.sum()) - np.log(counts[allowed] + 1.0)
+    return nats
+
+
+def text_of(vocabulary: Vocabulary, ids: np.ndarray) -> bytes:
+    """The text that ``ids`` stand for, an end token as a line end.
+
+    Word by word it is spaced as WikiText's files are: a space before every word and before the line end.
+    """
+    if isinstance(vocabulary, Words):
+        return b"".join(b" \n" if i == vocabulary.eos_id else b" " + vocabulary.words[i].encode() for i in ids.tolist())
+    if isinstance(vocabulary, Bytes):
+        return np.where(ids == vocabulary.eos_id, ord("\n"), ids.astype(np.int64) - 1).astype(np.uint8).tobytes()
+    *lines, rest = np.split(ids, np.flatnonzero(ids == vocabulary.eos_id) + 1)
+    return "".join([*(vocabulary.decode(line[:-1]) + "\n" for line in lines), vocabulary.decode(rest)]).encode()
+
+
+def count_words(text: bytes) -> int:
+    """Runs of anything but white space, and every line end: the tokens of a word-level language model."""
+    return len(_WORD.findall(text)) + text.count(b"\n")

@@ -1,0 +1,101 @@
+"""Rows over processes: a mesh of data ranks, which have different rows, and sequence ranks, which share a row in pieces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from cosformer.models.piecewise import losses_in_pieces
+
+TASKS = ("lm", "mlm")  # whose losses stand at positions; the others pool a whole row
+_SEED_STEP = 1_000_003  # between the dropout seeds of neighbouring ranks
+
+
+class Mesh:
+    """Process ``r`` of ``shards * D`` is data rank ``r // shards`` and holds piece ``r % shards`` of its rows."""
+
+    def __init__(self, shards: int, device: torch.device) -> None:
+        self.shards, self.group = shards, None
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.data_rank, self.piece = divmod(rank, shards)
+        self.data_ranks = world // shards
+        if shards > 1:
+            names = ("data", "sequence")
+            mesh = dist.init_device_mesh(device.type, (self.data_ranks, shards), mesh_dim_names=names)
+            self.group = mesh.get_group("sequence")
+
+    def loader(self, rows: Any, batch: int, collate: Any, workers: int) -> DataLoader:
+        """Batches of this data rank: of every ``data_ranks`` neighbouring ones the one of its number, as accelerate shares them."""
+        batches = [range(start, start + batch) for start in range(0, len(rows), batch)]
+        mine = batches[self.data_rank :: self.data_ranks]
+        return DataLoader(rows, batch_sampler=mine, collate_fn=collate, num_workers=workers)  # pyright: ignore[reportArgumentType]
+
+    def cut(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """This rank's piece of each row: tensors are ``[B,N]``."""
+        length = batch["input_ids"].shape[1]
+        first, last = (length * (self.piece + i) // self.shards for i in (0, 1))
+        return {name: x[:, first:last].contiguous() for name, x in batch.items()}
+
+    def whole(self, x: Tensor, length: int) -> Tensor:
+        """The pieces ``[B,n]`` of all sequence ranks side by side, ``[B,length]``."""
+        longest = -(-length // self.shards)
+        every = [x.new_zeros(x.shape[0], longest) for _ in range(self.shards)]
+        dist.all_gather(every, nn.functional.pad(x, (0, longest - x.shape[1])), group=self.group)
+        ends = [length * rank // self.shards for rank in range(self.shards + 1)]
+        return torch.cat([part[:, : b - a] for part, a, b in zip(every, ends, ends[1:], strict=False)], 1)
+
+    def seed(self, seed: int) -> None:
+        """Ranks that share rows hold different tokens, so they must not drop the same places."""
+        if self.shards > 1:
+            torch.manual_seed(seed + _SEED_STEP * (self.data_rank * self.shards + self.piece))
+
+
+class Scored(nn.Module):
+    """``model`` as a task scores it, called with whole rows and giving the losses of whole rows: on a mesh, or in pieces."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh | None, piece: int | None) -> None:
+        super().__init__()
+        self.model, self.mesh, self.piece = model, mesh, piece
+
+    def forward(self, *, reduction: str, **batch: Any) -> Any:
+        assert reduction == "none"
+        batch.pop("use_cache", None)
+        if self.piece is not None:
+            return _Losses(losses_in_pieces(self.model, batch, piece=self.piece))
+        assert self.mesh is not None
+        length = batch["input_ids"].shape[1]
+        found = self.model(**self.mesh.cut(batch), reduction="none", sequence_group=self.mesh.group).loss
+        return _Losses(self.mesh.whole(found, length))
+
+
+class _Losses:
+    def __init__(self, loss: Tensor) -> None:
+        self.loss = loss
+
+
+def check(train: Any, task: str, world: int) -> None:
+    """Raise on settings of pieces that do not go together, or not with this many processes."""
+    shards = train.sequence_parallel
+    if world % shards:
+        raise ValueError(
+            f"sequence_parallel={shards} does not divide {world} processes; start it with"
+            f" `torchrun --nproc-per-node={shards * max(1, world // shards)}`, or use sequence_parallel=1"
+        )
+    for name, value in (("sequence_parallel", shards > 1), ("piece", train.piece is not None)):
+        if value and task not in (TASKS if name == "sequence_parallel" else TASKS[:1]):
+            raise ValueError(f"{name} does not go with task {task!r}, which looks at whole rows; leave it out")
+        if value and train.strategy == "fsdp":
+            raise ValueError(f"{name} goes with strategy='ddp', not with 'fsdp'")
+    if train.piece is not None:
+        others: Sequence[tuple[str, bool]] = (
+            ("sequence_parallel", shards > 1),
+            ("gradient_checkpointing, as pieces are computed again anyway", train.gradient_checkpointing),
+            ("precision='fp16'", train.precision == "fp16"),
+            ("diagnostics", train.diagnostics),
+        )
+        for name, given in others:
+            if given:
+                raise ValueError(f"piece={train.piece} does not go with {name}; leave one of them out")

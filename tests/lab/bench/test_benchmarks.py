@@ -1,0 +1,201 @@
+"""The smaller benchmarks, at sizes that take seconds: what they measure, and that a figure is what the times make it."""
+
+import time
+
+import pytest
+import torch
+
+from cosformer.cli import main
+from cosformer.extras import MissingExtra
+from cosformer.lab.bench import attention, data, generate, gpu, measure, native, peers, roofline
+from cosformer.lab.records import Measurement, read_results
+from cosformer.lab.render.bench_tables import tables
+from cosformer.ops import native as kernels
+
+# --- data
+
+
+def test_one_repeat_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "data", "--repeats", "1"]) == 2
+    assert "at least 2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_measurement_is_made() -> None:
+    found = list(data.measurements(repeats=2))
+    assert [m.kind.split()[0] for m in found] == ["ListOps", *["Pathfinder"] * 3, "BPE"]
+    assert all(m.value is not None and m.value > 0 for m in found)
+
+
+# --- generate: states against caches
+
+
+def test_states_are_measured_and_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(generate, "SIZES", generate.SMALL)
+    target = tmp_path / "generate.json"
+    words = ["--lengths", "16,64", "--tokens", "0", "--repeats", "2", "--threads", "1", "--json", str(target)]
+    assert main(["bench", "generate", *words]) == 0
+    found = read_results(target)
+    assert [(m.kind, m.length) for m in found.measurements] == [
+        ("step", 16),
+        ("state", 16),
+        ("step", 64),
+        ("state", 64),
+        ("slowest token", None),
+    ]
+    short, long = found.find(kind="state")
+    assert long.baseline_megabytes > 3.9 * short.baseline_megabytes and long.megabytes == short.megabytes
+    assert [row[0] for row in tables(found)[0].rows] == ["16", "64"]
+
+
+def test_step_loop_carries_one_size():
+    found = generate.loop(40)
+    assert found["first_bytes"] == found["last_bytes"] > 0
+    assert found["warm"] == 20
+
+
+@pytest.mark.slow
+def test_step_loop_to_100_000_tokens():
+    growth, state = generate.long_run(100_000, threads=1)
+    assert state.value == 1
+    assert growth.unit == "MB" and growth.value < 20
+
+
+# --- attention on a GPU, as far as a CPU goes, and the predictions beside it
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(gpu, "HEADS", 1)
+    monkeypatch.setattr(gpu, "CHANNELS", (64,))
+    monkeypatch.setattr(gpu, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(gpu, "LIMIT", 64)
+    monkeypatch.setattr(gpu, "COPY", 4096)
+
+
+def test_it_measures_what_it_says(tiny):
+    found = list(gpu.measurements(lengths=(64, 300), device="cpu", repeats=3))
+    kinds = {m.kind for m in found}
+    assert kinds == {"matrix product", "copy", "forward", "training", "rate", "faster from"}
+    against = [m for m in found if m.baseline == "sdpa" and m.kind != "faster from"]
+    assert {(m.kind, m.mode, m.length) for m in against} == {
+        (kind, mode, n) for kind in ("forward", "training") for mode in gpu.MODES for n in (64, 300)
+    }
+    assert all(m.value and m.milliseconds and m.baseline_milliseconds for m in against)
+
+
+def test_crossover_is_where_it_stays_faster():
+    def at(n, value):
+        return Measurement(kind="forward", length=n, baseline="sdpa", unit="times faster", better="higher", value=value)
+
+    assert gpu.crossover([at(1, 1.2), at(2, 0.9), at(4, 1.1), at(8, 2.0)]).value == 4
+    assert gpu.crossover([at(1, 0.5), at(2, 0.9)]).value is None
+
+
+def test_what_does_not_fit_is_a_note(tiny, monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gpu.F, "scaled_dot_product_attention", full)
+    found = list(gpu.measurements(lengths=(64,), device="cpu", repeats=2))
+    assert {m.note for m in found if m.baseline == "sdpa" and m.kind == "forward"} == {"out of memory"}
+
+
+def test_a_device_that_is_not_there_is_named(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["bench", "attention", "--device", "cuda"]) == 2
+    assert "device 'cuda' cannot be used here" in capsys.readouterr().err
+
+
+def test_predictions_grow_as_they_must():
+    one, two = roofline.work(1, 16, 4096, 64), roofline.work(1, 16, 8192, 64)
+    assert two.operations == 2 * one.operations and two.bytes == 2 * one.bytes
+    a100 = roofline.GPUS["A100"]
+    n = roofline.crossover(a100, 64)
+    assert roofline.work(1, 16, n, 64).seconds(a100) < roofline.softmax_seconds(a100, 1, 16, n, 64)
+    assert roofline.work(1, 16, n - 64, 64).seconds(a100) >= roofline.softmax_seconds(a100, 1, 16, n - 64, 64)
+    assert roofline.markdown().count("\n| ") == len(list(roofline.predictions()))
+
+
+# --- native: a figure is what the times make it
+
+NATIVE = pytest.mark.skipif(not kernels.available(), reason=kernels.describe())
+
+
+@NATIVE
+def test_every_shape_and_mode_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(native, "SHAPE_LENGTH", 100)
+    monkeypatch.setattr(attention, "MATMUL", 64)
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 1e-4)
+    file = tmp_path / "native.json"
+    words = ["bench", "native", "--lengths", "130,160", "--threads", "1", "--repeats", "3"]
+    assert main([*words, "--json", str(file)]) == 0
+    found = read_results(file)
+    assert all(m.value is not None and m.value > 0 for m in found.measurements)
+    limits = {(m.kind, m.mode, m.length, m.variant) for m in found.find(baseline="limit")}
+    assert len(limits) == 2 * 2 * (2 + len(native.SHAPES))  # forward and backward in both modes
+    assert len(found.find(dtype="bfloat16")) == 4 and len(found.find(kind="step")) == 1
+    assert "kernels" in found.machine and found.command == f"cosformer {' '.join(words)}"
+    assert "8 heads of 256 channels" in capsys.readouterr().out
+
+
+@NATIVE
+def test_figures_come_from_the_times(monkeypatch):
+    times = {"limit": [2.0, 2.0, 2.0], "forward": [3.0, 3.0, 3.0], "backward": [8.0, 8.0, 8.0], "step": [2e-5] * 3}
+    monkeypatch.setattr(native, "interleaved", lambda actions, **_: {name: times[name] for name in actions})
+    # 8 H N D E = 2 * 1024^3 operations: as many as one matrix product
+    assert [m.value for m in native.against_limit(native.PLAIN, "causal", 8192, 3)] == [1.5, 4.0]
+    assert attention.share(8192, 1, 32, 128) == 1 / 8
+    assert native.one_step(3).value == 20.0
+
+
+def test_without_the_library_it_says_why(monkeypatch, capsys):
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    monkeypatch.setattr(kernels, "describe", lambda: "no compiler")
+    assert main(["bench", "native"]) != 0
+    assert "no compiler" in capsys.readouterr().err
+
+
+# --- peers: every pair runs, and the figure is the ratio of the two
+
+
+@pytest.mark.parametrize("pair", peers.PAIRS, ids=lambda pair: " ".join(pair[:4]))
+def test_every_pair_runs_and_gives_tensors_of_one_size(monkeypatch, pair):
+    monkeypatch.setattr(peers, "LENGTH", 1024)
+    try:
+        ours, theirs = pair[-1]()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    a, b = ours(), theirs()
+    b = b[0] if isinstance(b, tuple) else b
+    assert a.numel() == b.numel() == 1024 * peers.WIDTH and a.isfinite().all()
+
+
+def test_the_figure_is_the_ratio_of_the_times_and_what_is_missing_is_not_run(monkeypatch, tmp_path, capsys):
+    def missing():
+        raise MissingExtra("peers", "no such package")
+
+    pair = (lambda: time.sleep(0.03), lambda: time.sleep(0.06))
+    monkeypatch.setattr(
+        peers, "PAIRS", [("x", "causal", "package", "", lambda: pair), ("y", "causal", "other", "", missing)]
+    )
+    file = tmp_path / "peers.json"
+    assert main(["bench", "peers", "--repeats", "3", "--json", str(file)]) == 0
+    first, second = read_results(file).measurements
+    assert 0.3 < first.value < 0.8 and first.low <= first.value <= first.high and first.baseline == "package"
+    assert second.value is None and second.note.startswith("not run")
+    assert "not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pair", [p for p in peers.PAIRS if p[2] == "pytorch-fast-transformers" and p[1] == "causal"])
+def test_causal_products_agree(pair):
+    """The same numerators; ours divides by the row sums on top."""
+    try:
+        ours, theirs = pair[-1]()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    a, b = ours().double(), theirs().double()
+    # a row of ours is the package's row over one number
+    divisor = (b * b).sum(-1, keepdim=True) / (a * b).sum(-1, keepdim=True)
+    assert (a * divisor - b).abs().max() < 1e-4 * b.abs().max()
