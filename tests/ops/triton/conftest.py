@@ -68,7 +68,9 @@ def _interpret_the_library(patch, interpreter):
                 patch.setattr(module, name, made[value])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(
+    scope="module"
+)  # not package: without __init__.py that lasts to the end, and its variable reaches every later process
 def interpreter():
     """The interpreter's module, with the kernels loaded for it."""
     if "cosformer.ops.triton.kernels" in sys.modules:
@@ -84,7 +86,7 @@ def interpreter():
         _quick(patch, interpreter)
         yield interpreter
     for name in ("kernels", "launch"):
-        del sys.modules[f"cosformer.ops.triton.{name}"]
+        sys.modules.pop(f"cosformer.ops.triton.{name}", None)
 
 
 @pytest.fixture
