@@ -101,15 +101,16 @@ def backward(
             dkv, dz = piece.gradients(*start, dkv, dz, *(x[:, :, span] for x in rows), *key_gradients)
             del piece  # before the next segment takes its place
         for piece, span in _leading_keys(q, k, v, hidden, p):
-            piece.key_gradients([(dkv, dz, piece.fk)], dk[:, :, span], dv[:, :, span])
+            piece.key_gradients([(dkv, dz)], dk[:, :, span], dv[:, :, span])
     return dq, dk, dv, dkv.view_as(g_kv).clone(), dz.view_as(g_z).clone()
 
 
 class _Segment:
     """A stretch of rows with the keys beside them (causal, packed), rows alone, or keys alone, as stacks of chunks.
 
-    Rows of a chunk see its keys in pairs, and the keys of other chunks as sums. Such sums are called terms: the features
-    whose rows see them, the sum of keys times values, the sum of keys.
+    Rows of a chunk see its keys in pairs, and the keys of other chunks as terms: the sum of keys times values, and the sum of
+    keys. Features are made where they are used and scores given up as soon as they can be, because each is twice as large as
+    the queries.
     """
 
     def __init__(
@@ -132,46 +133,58 @@ class _Segment:
         else:
             self.table = self.packing.table(length, self.dtype, q.device)
         self.pairs = in_chunks and q.shape[2] > 0
+        # packed sequences that are not causal see sums of the chunks before, and of those after
+        self.directions = 1 if self.packing is None or p.causal else 2
         if q.shape[2]:
             self.q = self.at.fold(q, self.dtype, relu=p.relu)
-            self.fq = rotate(self.q, self.table, self.at)
         if in_chunks:
             self.k = self.at.fold(k, self.dtype, relu=p.relu, hidden=hidden)
             # masked values too: zero times NaN is NaN
             self.v = self.at.fold(v, self.dtype, hidden=hidden)
-            self.fk = rotate(self.k, self.table, self.at)
+
+    def row_features(self, direction: int = 0) -> Tensor:
+        """The queries' features; packed: of those that see the chunks before (1: after) theirs."""
+        return self._outermost(rotate(self.q, self.table, self.at), last=direction == 1)
+
+    def key_features(self, direction: int = 0) -> Tensor:
+        """The keys' features; packed: of those that chunks after (1: before) theirs see."""
+        return self._outermost(rotate(self.k, self.table, self.at), last=direction == 0)
+
+    def _outermost(self, stack: Tensor, *, last: bool) -> Tensor:
+        return stack if self.packing is None else self.packing.outermost(stack, last=last)
 
     def key_sums(self, kv: Tensor, z: Tensor) -> tuple[list[Any], Tensor, Tensor]:
-        """The terms of the rows, and the state after this segment's keys."""
+        """The terms of the rows, one for each direction, and the state after this segment's keys."""
         if not self.pairs:
-            return [(self.fq, kv, z)], kv, z
+            return [(kv, z)], kv, z
         if self.packing is None:
-            before, kv = running_sums(self.at.by_chunk(torch.bmm(self.fk.mT, self.v)), kv)
-            z_before, z = running_sums(self.at.by_chunk(self.fk.sum(1)), z)
-            return [(self.fq, before.flatten(0, 1), z_before.flatten(0, 1))], kv, z
+            features = self.key_features()
+            before, kv = running_sums(self.at.by_chunk(torch.bmm(features.mT, self.v)), kv)
+            z_before, z = running_sums(self.at.by_chunk(features.sum(1)), z)
+            return [(before.flatten(0, 1), z_before.flatten(0, 1))], kv, z
         terms = []
-        for reverse in (False,) if self.p.causal else (False, True):
-            seen = self.packing.outermost(self.fk, last=not reverse)
-            sums = [self.at.by_chunk(x) for x in (torch.bmm(seen.mT, self.v), seen.sum(1))]
-            before = [self.packing.running_sums(x, reverse=reverse).flatten(0, 1) for x in sums]
-            terms.append((self.packing.outermost(self.fq, last=reverse), *before))
+        for direction in range(self.directions):
+            features = self.key_features(direction)
+            sums = [self.at.by_chunk(x) for x in (torch.bmm(features.mT, self.v), features.sum(1))]
+            terms.append([self.packing.running_sums(x, reverse=direction == 1).flatten(0, 1) for x in sums])
         return terms, kv, z
 
     def row_sums(self, g: Tensor, b: Tensor, dkv: Tensor, dz: Tensor) -> tuple[list[Any], Tensor, Tensor]:
         """The mirror of :meth:`key_sums`: what the keys see of the rows, and the gradient of the state before them."""
+        if self.pairs and self.packing is not None:
+            terms = []
+            for direction in range(self.directions):
+                features = self.row_features(direction)
+                sums = [self.at.by_chunk(torch.bmm(features.mT, x)) for x in (g, b)]
+                after, z_after = (self.packing.running_sums(x, reverse=direction == 0).flatten(0, 1) for x in sums)
+                terms.append((after, z_after.squeeze(-1)))
+            return terms, dkv, dz
+        features = self.row_features()
         if not self.pairs:
-            return [], dkv.baddbmm(self.fq.mT, g), dz + torch.bmm(self.fq.mT, b).squeeze(-1)
-        if self.packing is None:
-            after, dkv = running_sums(self.at.by_chunk(torch.bmm(self.fq.mT, g)), dkv, reverse=True)
-            z_after, dz = running_sums(self.at.by_chunk(torch.bmm(self.fq.mT, b).squeeze(-1)), dz, reverse=True)
-            return [(after.flatten(0, 1), z_after.flatten(0, 1), self.fk)], dkv, dz
-        terms = []
-        for reverse in (True,) if self.p.causal else (True, False):
-            seeing = self.packing.outermost(self.fq, last=not reverse)
-            sums = [self.at.by_chunk(torch.bmm(seeing.mT, x)) for x in (g, b)]
-            after, z_after = (self.packing.running_sums(x, reverse=reverse).flatten(0, 1) for x in sums)
-            terms.append((after, z_after.squeeze(-1), self.packing.outermost(self.fk, last=reverse)))
-        return terms, dkv, dz
+            return [], dkv.baddbmm(features.mT, g), dz + torch.bmm(features.mT, b).squeeze(-1)
+        z_after, dz = running_sums(self.at.by_chunk(torch.bmm(features.mT, b).squeeze(-1)), dz, reverse=True)
+        after, dkv = running_sums(self.at.by_chunk(torch.bmm(features.mT, g)), dkv, reverse=True)
+        return [(after.flatten(0, 1), z_after.flatten(0, 1))], dkv, dz
 
     def scores(self) -> Tensor:
         """``(q' k'^T) * weight`` of the pairs inside each chunk, ``[n*B*Hk, G*C, C]``."""
@@ -186,11 +199,13 @@ class _Segment:
 
     def rows(self, terms: list[Any], scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Numerators ``[., ., E]`` and row sums ``[., ., 1]``."""
-        features, before, z_before = terms[0]
-        num, den = torch.bmm(features, before), torch.bmm(features, z_before[..., None])
-        for features, before, z_before in terms[1:]:
-            num.baddbmm_(features, before)
-            den.baddbmm_(features, z_before[..., None])
+        num = den = None
+        for direction, (before, z_before) in enumerate(terms):
+            features = self.row_features(direction)
+            num = _add_product(num, features, before)
+            den = _add_product(den, features, z_before[..., None])
+            del features
+        assert num is not None and den is not None  # rows have at least one term
         if self.pairs:
             scores = self.scores() if scores is None else scores
             num.baddbmm_(scores, self.v)
@@ -218,14 +233,13 @@ class _Segment:
         terms, _, _ = self.key_sums(kv, z)
         scores = self.scores() if self.pairs else None
         g, b = self._gradients_of_sums(g_out, out, den, terms, scores)
-        pairs = None
-        if self.pairs:
-            pairs = self._weigh(torch.bmm(g, self.v.mT).add_(b))
-        self._query_gradients(g, b, terms, pairs, dq)
-        del terms
+        values = None if scores is None else torch.bmm(scores.mT, g)
+        del scores
         seen, dkv, dz = self.row_sums(g, b, dkv, dz)
+        pairs = self._weigh(torch.bmm(g, self.v.mT).add_(b)) if self.pairs else None
+        self._query_gradients(g, b, terms, pairs, dq)
         if self.pairs:
-            self.key_gradients(seen, dk, dv, scores, pairs, g)
+            self.key_gradients(seen, dk, dv, pairs, values)
         return dkv, dz
 
     def _gradients_of_sums(
@@ -242,47 +256,49 @@ class _Segment:
         return g, rows.mul_(g).sum(-1, keepdim=True).mul_(normaliser.slope(den, eps)).neg_()
 
     def _query_gradients(self, g: Tensor, b: Tensor, terms: list[Any], pairs: Tensor | None, into: Tensor) -> None:
+        """Fill dq. Takes the terms out of their list, as they are not needed any more."""
         total = None
-        for i, (_, before, z_before) in enumerate(terms):
+        for direction in range(len(terms)):
+            before, z_before = terms.pop(0)
             grad = torch.bmm(g, before.mT).addcmul_(b, z_before[:, None, :])
-            if self.packing is not None:
-                grad = self.packing.outermost(grad, last=i == 1)
+            del before
+            grad = self._outermost(grad, last=direction == 1)
             total = grad if total is None else total.add_(grad)
         assert total is not None  # rows have at least one term
         grad = rotate_back(total, self.table, self.at)
+        del total
         if pairs is not None:
             grad.baddbmm_(pairs, self.k)
         self.at.unfold(_through_relu(grad, self.q, self.p), into)
 
     def key_gradients(
-        self,
-        terms: list[Any],
-        dk: Tensor,
-        dv: Tensor,
-        scores: Tensor | None = None,
-        pairs: Tensor | None = None,
-        g: Tensor | None = None,
+        self, terms: list[Any], dk: Tensor, dv: Tensor, pairs: Tensor | None = None, values: Tensor | None = None
     ) -> None:
-        """Fill dk and dv of these keys from the terms of :meth:`row_sums` and, beside rows, from the pairs."""
-        total = total_v = None
-        for i, (after, z_after, features) in enumerate(terms):
+        """Fill dk and dv of these keys from the terms of :meth:`row_sums` and, beside rows, from the pairs: ``values`` is what
+        these give to dv."""
+        total = None
+        for direction, (after, z_after) in enumerate(terms):
+            features = self.key_features(direction)
             if after.shape[0] != features.shape[0]:  # keys alone: every chunk has the same term
                 after, z_after = (_for_each_chunk(x, self.at) for x in (after, z_after))
-            grad = torch.bmm(self.v, after.mT).add_(z_after[:, None, :])
-            if self.packing is not None:
-                grad = self.packing.outermost(grad, last=i == 0)
-            grad_v = torch.bmm(features, after)
+            values = _add_product(values, features, after)
+            del features
+            grad = self._outermost(torch.bmm(self.v, after.mT).add_(z_after[:, None, :]), last=direction == 0)
             total = grad if total is None else total.add_(grad)
-            total_v = grad_v if total_v is None else total_v.add_(grad_v)
-        assert total is not None and total_v is not None  # keys have at least one term
+        assert total is not None and values is not None  # keys have at least one term
+        self.at.unfold(values, dv)
         grad = rotate_back(total, self.table, self.at)
-        if pairs is not None and scores is not None and g is not None:
+        del total
+        if pairs is not None:
             grad.baddbmm_(pairs.mT, self.q)
-            total_v.baddbmm_(scores.mT, g)
         self.at.unfold(_through_relu(grad, self.k, self.p), dk)
         if self.hidden is not None and not self.p.relu:
             dk.masked_fill_(self.hidden, 0)
-        self.at.unfold(total_v, dv)
+
+
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """``total + a b``, in place; the product where there is no total yet."""
+    return torch.bmm(a, b) if total is None else total.baddbmm_(a, b)
 
 
 def _through_relu(grad: Tensor, x: Tensor, p: AttentionSpec) -> Tensor:
@@ -341,8 +357,9 @@ def _absorb_leading(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, kv: Tensor, z: Tensor, p: AttentionSpec
 ) -> tuple[Tensor, Tensor]:
     for piece, _ in _leading_keys(q, k, v, hidden, p):
-        kv = kv + piece.at.by_chunk(torch.bmm(piece.fk.mT, piece.v)).sum(0)
-        z = z + piece.at.by_chunk(piece.fk.sum(1)).sum(0)
+        features = piece.key_features()
+        kv = kv + piece.at.by_chunk(torch.bmm(features.mT, piece.v)).sum(0)
+        z = z + piece.at.by_chunk(features.sum(1)).sum(0)
     return kv, z
 
 

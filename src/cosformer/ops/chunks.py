@@ -166,6 +166,7 @@ def running_sums(per_chunk: Tensor, first: Tensor, *, reverse: bool = False) -> 
     if reverse:
         per_chunk = per_chunk.flip(0)
     sums = torch.cat([first[None], per_chunk]).cumsum_(0)
+    del per_chunk  # as large as the sums, which are about to be copied
     # a copy of the whole sum, which lives on and must not keep the others alive
     return (sums[:-1].flip(0) if reverse else sums[:-1]), sums[-1].clone()
 
