@@ -18,7 +18,7 @@ def test_every_mode_and_direction_is_measured_against_both(results):
 
 def test_memory_stands_beside_the_time(results, monkeypatch):
     sizes = {False: 1000, True: 3000}
-    monkeypatch.setattr(bench, "in_fresh_process", lambda *_, n, causal, backward: n * sizes[backward])
+    monkeypatch.setattr(bench, "allocated", lambda n, causal, backward: n * sizes[backward])
     found = list(bench.measurements(lengths=(), memory_lengths=(1000, 4000)))
     (table,) = tables(results("jax", *found))
     assert table.rows[0] == ["causal, forward", "1.00", "4.00", "4.00x (N^1.00)"]
@@ -28,6 +28,7 @@ def test_memory_stands_beside_the_time(results, monkeypatch):
     assert "in multiples of the time" in block and "| causal, forward | 1.00 | 4.00 |" in block
 
 
-def test_a_peak_holds_what_a_call_returns():
-    n = 4096
-    assert bench.peak(n, causal=True, backward=False) >= 0.9 * n * bench.HEADS * bench.HEAD_DIM * 4
+def test_what_xla_allocates_holds_the_results_and_grows_with_the_length():
+    short, long = (bench.allocated(n, causal=True, backward=True) for n in (1024, 4096))
+    results = 3 * 1024 * bench.HEADS * bench.HEAD_DIM * 4
+    assert results < short and 3.5 < long / short < 4.1

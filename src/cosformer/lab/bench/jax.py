@@ -8,7 +8,7 @@ import torch
 
 from cosformer import terminal
 from cosformer.extras import require
-from cosformer.lab.bench.measure import compared, in_fresh_process, interleaved, peak_above_now
+from cosformer.lab.bench.measure import compared, interleaved
 from cosformer.lab.records import Measurement
 from cosformer.ops.operator import cosformer_attention
 
@@ -39,8 +39,7 @@ def measurements(
             yield compared(m, times["ours"], times.get(baseline))
     for n, mode, kind in [(n, *call) for n in memory_lengths for call in calls]:
         terminal.status(f"memory, {mode} {kind}, N={n:,}")
-        call = {"n": n, "causal": mode == "causal", "backward": kind != "forward"}
-        size = in_fresh_process("cosformer.lab.bench.jax:peak", threads, **call)
+        size = allocated(n, mode == "causal", kind != "forward")
         yield replace(_of(kind, mode, n), variant="memory", value=round(size / 1e6, 1))
 
 
@@ -49,33 +48,47 @@ def _of(kind: str, mode: str, n: int) -> Measurement:
     return Measurement(kind=kind, unit="MB", better="lower", **about)
 
 
-def peak(n: int, causal: bool, backward: bool) -> int:
-    """Bytes above the inputs, results among them, in the second call: the first one compiles."""
-    call = _jax(n, causal, backward)["ours"]
-    call()
-    return peak_above_now(call)
+def allocated(n: int, causal: bool, backward: bool) -> int:
+    """Bytes that XLA allocates for a call beside its inputs: temporaries and results, by its plan of the compiled program.
+
+    Not the peak of the process: XLA gives memory back when it likes, and two runs differed by a third.
+    """
+    jax = require("jax", "jax")
+    shape = jax.ShapeDtypeStruct((1, HEADS, n, HEAD_DIM), "float32")
+    plan = _compiled(_ours(causal), backward, [shape] * 3).memory_analysis()
+    return plan.temp_size_in_bytes + plan.output_size_in_bytes
 
 
 def _jax(n: int, causal: bool, backward: bool) -> dict[str, Action]:
     jax = require("jax", "jax")
-    from cosformer.jax import cosformer_attention as attend
 
     def softmax(q: Any, k: Any, v: Any) -> Any:
         """In its own layout, [batch, length, heads, channels]."""
         return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
 
     def ready(function: Callable[..., Any], shape: tuple[int, ...]) -> Action:
-        def loss(q: Any, k: Any, v: Any) -> Any:
-            return function(q, k, v).sum()
-
-        compiled = jax.jit(jax.grad(loss, (0, 1, 2)) if backward else function)
         tensors = [jax.random.normal(jax.random.key(i), shape) for i in range(3)]
+        compiled = _compiled(function, backward, tensors)
         return lambda: jax.block_until_ready(compiled(*tensors))
 
-    found = {"ours": ready(lambda q, k, v: attend(q, k, v, causal=causal), (1, HEADS, n, HEAD_DIM))}
+    found = {"ours": ready(_ours(causal), (1, HEADS, n, HEAD_DIM))}
     if n <= SOFTMAX_UP_TO:
         found[SOFTMAX] = ready(softmax, (1, n, HEADS, HEAD_DIM))
     return found
+
+
+def _ours(causal: bool) -> Callable[..., Any]:
+    from cosformer.jax import cosformer_attention as attend
+
+    return lambda q, k, v: attend(q, k, v, causal=causal)
+
+
+def _compiled(function: Callable[..., Any], backward: bool, arguments: Sequence[Any]) -> Any:
+    """The function, or its gradient in all arguments, compiled for arguments of these shapes."""
+    import jax
+
+    gradient = jax.grad(lambda q, k, v: function(q, k, v).sum(), (0, 1, 2))
+    return jax.jit(gradient if backward else function).lower(*arguments).compile()
 
 
 def _torch(n: int, causal: bool, backward: bool) -> Action:

@@ -271,7 +271,7 @@ def _jax(results: Results) -> list[Table]:
     for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
         values = [m.value or 0.0 for n in lengths for m in memory if (m.mode, m.kind, m.length) == (mode, kind, n)]
         sizes.append([f"{mode}, {kind}", *map(number, values), _growth(lengths, values)])
-    above = "Memory of the JAX operator above its inputs, results included: MB by length, and how it grows."
+    above = "Memory that XLA allocates for the JAX operator beside its inputs, results included: MB by length, and how it grows."
     above = above if times else f"Times: {NOT_RUN}. {above}"
     return [
         _crossed(title, {(f"{m.mode}, {m.kind}, N={m.length:,}", m.baseline): m for m in times}),
