@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.checks import autocast_enabled, check_eps
+from cosformer.ops.checks import check_eps
 from cosformer.ops.spec import AttentionSpec
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import can_bypass_dispatcher
@@ -20,12 +20,12 @@ def try_one_token(
     if torch.compiler.is_compiling() or type(state) is not LinearState or state.max_len != max_len:
         return None
     kv, z = state.kv, state.z
-    if not can_bypass_dispatcher(q, k, v, kv, z) or autocast_enabled(q.device) or not native.available():
+    if not (q.is_cpu and k.is_cpu and v.is_cpu and kv.is_cpu and z.is_cpu):
+        return None
+    if not can_bypass_dispatcher(q, k, v, kv, z) or torch.is_autocast_enabled("cpu") or not native.available():
         return None
     dtype = q.dtype
     if dtype not in native.DTYPES or k.dtype is not dtype or v.dtype is not dtype:
-        return None
-    if not (q.is_cpu and k.is_cpu and v.is_cpu and kv.is_cpu and z.is_cpu):
         return None
     if kv.dtype is not torch.float32 or z.dtype is not torch.float32 or not q.dim() == v.dim() == 4:
         return None

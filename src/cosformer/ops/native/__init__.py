@@ -163,18 +163,19 @@ def step(
     hk, e = v.shape[1], v.shape[3]
     features = d * (2 if p.k_len else 1)
     q, k, v = _rows(q), _rows(k), _rows(v)
-    out = torch.empty((b, h, 1, e), dtype=v.dtype, device="cpu")
+    out = v.new_empty((b, h, 1, e))
     if in_place:
         if kv is None or z is None or not (kv.is_contiguous() and z.is_contiguous()):
             raise ValueError("a step in place needs a contiguous state to write over")
         kv_next, z_next = kv, z
     else:
         kv, z = _plain(kv), _plain(z)
-        # a state below two megabytes comes from the C library's heap in less time than from our table
-        large = 4 * b * hk * features * e >= memory.HUGE_PAGE
-        shape = (b, hk, features, e)
-        kv_next = memory.empty(shape, torch.float32) if large else torch.empty(shape, **_SUMS)
-        z_next = torch.empty((b, hk, features), **_SUMS) if z is None else torch.empty_like(z)
+        if kv is None or z is None:
+            kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
+        else:
+            # a state below two megabytes comes from the C library's heap in less time than from our table
+            kv_next = memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
+            z_next = torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
