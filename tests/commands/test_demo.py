@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cosformer import cli
-from cosformer.commands import demo
+from cosformer.commands import demo, generate
 from cosformer.extras import MissingExtra
 from cosformer.lab.bench import exactness, measure
 
@@ -18,7 +18,7 @@ def short_demo(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(demo, "LENGTHS", (64, 128))
     monkeypatch.setattr(demo, "LENGTH", 64)
     monkeypatch.setattr(demo, "STOPS", (128, 1024))
-    monkeypatch.setattr(demo, "WRITTEN", 40)
+    monkeypatch.setattr(demo, "WRITING", ["--max-new-tokens", "40"])
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.001)
     before = torch.get_num_threads()
     yield
@@ -48,7 +48,7 @@ def test_demo_tells_the_whole_story(
     assert "From 64 to 128 tokens, 2 times as many" in out
     assert "bytes a second" in out and "\ncosformer " in out and "\nsoftmax " in out
     text = out.partition("$ cosformer generate")[2].partition("\n\n")[2].partition("6. Show me.")[0].rstrip()
-    assert text.startswith(demo.PROMPT) and len(text) > len(demo.PROMPT) + 20
+    assert text.startswith(generate.DEFAULT_PROMPT) and len(text) > len(generate.DEFAULT_PROMPT) + 20
     assert str((folder / "report.html").resolve()) in out
     assert "Exactness" in (folder / "report.html").read_text()
     assert (folder / "speed-causal.svg").exists()

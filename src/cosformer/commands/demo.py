@@ -22,7 +22,8 @@ ATTENTIONS = ("cosformer", "softmax")
 LENGTH = 2048  # bytes of a training row, as those that the shipped model was trained on
 STEPS = 120
 STOPS = (4_096, 65_536, 262_144, 1_000_000)  # bytes read, where memory and speed are shown
-PROMPT, SEED, WRITTEN = "class Reader:", 0, 700
+# a cautious draw: so small a model loses itself at higher temperatures
+WRITING = ["--temperature", "0.5", "--seed", "0", "--max-new-tokens", "500"]
 PLAIN_LIMIT = 2e9  # bytes of the N x N matrices up to which plain softmax is run
 
 
@@ -265,12 +266,12 @@ def _show_reading() -> None:
 def _show_writing() -> None:
     from cosformer.commands import generate
 
-    words = ["--prompt", PROMPT, "--seed", str(SEED), "--max-new-tokens", str(WRITTEN)]
-    what = "The model that comes with this package: less than an hour of one core, on the sources of Python's library."
-    _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(words)}")
+    what = "The model that comes with this package: less than an hour of one core, on the sources of Python's library. It has learned"
+    what += " how Python looks, not what it means."
+    _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(WRITING)}")
     parser = argparse.ArgumentParser()
     generate.configure(parser)
-    generate.run(parser.parse_args(words))
+    generate.run(parser.parse_args(WRITING))
     print()
 
 

@@ -11,7 +11,7 @@ from cosformer.shipped import STDLIB_MODEL
 from cosformer.suggest import check_model_path
 
 DEFAULT_TOKENS = 200
-DEFAULT_PROMPT = "class "  # of the model that comes with the package
+DEFAULT_PROMPT = 'def parse(text):\n    """Parse a string."""\n'  # of the model that comes with the package
 TEMPERATURE, TOP_P = 0.8, 0.95  # text that stays on its subject and does not repeat itself
 
 
