@@ -40,6 +40,7 @@ class DataConfig:
     length: int | None = None  # tokens of a training row (a block, or the longest document); None: the set's own
     eval_rows: int | None = None  # rows of a split that are scored at most, of documents spread evenly; None: all
     full_test: bool = False  # score all of the test split at the end, and of a stream the loss by position too
+    masked: float = 0.15  # of mlm: share of the tokens that training hides and asks for; scores always hide 15 %
 
 
 @dataclass(frozen=True)

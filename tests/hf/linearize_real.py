@@ -35,6 +35,10 @@ MINILM = {
     "cosformer, repair": "--attention cosformer --maps {cosformer, transfer} --repair-tokens {20000}",
     "linear, repair": "--attention linear --maps {linear, transfer} --repair-tokens {20000}",
     "performer, repair": "--attention performer --maps {performer, transfer} --repair-tokens {20000}",
+    # ten times the tokens
+    "relu, longer transfer": "--attention relu --transfer-tokens {600000}",
+    "relu, longer repair": "--attention relu --maps {relu, longer transfer} --repair-tokens {200000}",
+    "relu, longer repair, 1 kept": "--attention relu --maps {relu, longer transfer} --keep 1 --repair-tokens {200000}",
 }
 SMOLLM2 = {
     "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",

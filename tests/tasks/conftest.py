@@ -46,9 +46,10 @@ def make() -> Callable[..., Task]:
         length: int | None = None,
         eval_rows: int | None = None,
         full_test: bool = False,
+        masked: float = 0.15,
         **options,
     ) -> Task:
-        data = DataConfig(name, options, length, eval_rows, full_test)
+        data = DataConfig(name, options, length, eval_rows, full_test, masked)
         return build_task(Experiment("test", task, data, TINY, TrainConfig(steps=1, batch=2, lr=0.1, seed=seed)))
 
     return made

@@ -58,6 +58,22 @@ def test_evaluations_hide_the_same_for_every_model(make: Callable, wikitext: str
     assert torch.equal(alone["labels"][0], among["labels"][1, :width]), "nor does it matter how rows are batched"
 
 
+def test_training_hides_the_share_it_is_told_and_evaluations_fifteen_percent(make: Callable, wikitext: str) -> None:
+    tasks = [
+        make("mlm", "wikitext2", length=64, path=wikitext, tokenizer="bytes", masked=share) for share in (0.15, 0.6)
+    ]
+    hidden = []
+    for task in tasks:
+        open_places = np.concatenate([task.choosable[task.packed["train"][i]] for i in range(task.train_rows)])
+        rows = [task.train_row(i, epoch)["labels"] for epoch in range(20) for i in range(task.train_rows)]
+        hidden.append(np.sum(np.concatenate(rows) != IGNORED) / (20 * open_places.sum()))
+    assert hidden == pytest.approx([0.15, 0.6], abs=0.03)
+    first, second = (task.eval_batch("valid", 0, 3)["labels"] for task in tasks)
+    assert torch.equal(first, second)
+    with pytest.raises(ValueError, match=r"data.masked=1.5; it lies between 0 and 1"):
+        make("mlm", "wikitext2", length=64, path=wikitext, masked=1.5)
+
+
 @pytest.mark.parametrize("tokenizer", ["words", "bytes", "bpe:270"])
 def test_special_tokens_are_never_hidden_nor_put_in(make: Callable, wikitext: str, tokenizer: str) -> None:
     task = make("mlm", "wikitext2", length=32, path=wikitext, tokenizer=tokenizer)

@@ -18,10 +18,12 @@ from cosformer.tasks.base import Baseline, Task
 from cosformer.tasks.scores import mean_and_error, row_sums, unigram_nats
 
 EVAL_SEED = 2022  # of the places masked in an evaluation: the same for every model, whatever its own seed
+EVAL_SHARE = 0.15  # of the tokens
 
 
 class MLM(Task):
-    """Rows are whole lines packed behind one ``<s>``, up to ``data.length`` tokens; 15 % are chosen anew in every epoch.
+    """Rows are whole lines packed behind one ``<s>``, up to ``data.length`` tokens; ``data.masked`` of them are chosen anew in
+    every epoch, and 15 % in an evaluation.
 
     Special tokens are never chosen. Where the vocabulary lacks ``<s>``, ``<pad>`` or ``<mask>``, the model's vocabulary has
     them behind the data's own ids, in this order.
@@ -38,6 +40,8 @@ class MLM(Task):
             raise ValueError("task 'mlm' needs data.length, the most tokens of a row; say 512")
         if "train" not in self.dataset.splits:
             raise ValueError(f"data set {data.name!r} has no split 'train' here, only {', '.join(self.dataset.splits)}")
+        if not 0 < data.masked < 1:
+            raise ValueError(f"data.masked={data.masked}; it lies between 0 and 1")
         self.length = data.length
         vocabulary = self.dataset.vocabulary
         self.vocab_size = vocabulary.size
@@ -81,7 +85,8 @@ class MLM(Task):
         return len(self.packed["train"])
 
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
-        return self._masked(self.packed["train"][index], np.random.default_rng([self.seed, epoch, index]))
+        rng = np.random.default_rng([self.seed, epoch, index])
+        return self._masked(self.packed["train"][index], rng, self.data.masked)
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         ids, mask = pad_rows([row["inputs"] for row in rows], self.pad_id)
@@ -94,9 +99,9 @@ class MLM(Task):
     def tokens(self, batch: dict[str, Tensor]) -> int:
         return int(batch["attention_mask"].sum())
 
-    def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-        never = ~self.choosable[ids]
-        inputs, labels = mask_tokens(ids, rng, mask_id=self.mask_id, random_ids=self.random_ids, never=never)
+    def _masked(self, ids: np.ndarray, rng: np.random.Generator, share: float) -> dict[str, Any]:
+        fixed: dict[str, Any] = {"mask_id": self.mask_id, "random_ids": self.random_ids, "chance": share}
+        inputs, labels = mask_tokens(ids, rng, never=~self.choosable[ids], **fixed)
         return {"inputs": inputs, "labels": labels}
 
     # --- scores
@@ -128,7 +133,7 @@ class MLM(Task):
         return unigram_nats(self.dataset.splits["train"].tokens.flat, self.choosable)
 
     def _eval_row(self, name: str, index: int) -> dict[str, Any]:
-        return self._masked(self._evaluation(name)[index], np.random.default_rng([EVAL_SEED, index]))
+        return self._masked(self._evaluation(name)[index], np.random.default_rng([EVAL_SEED, index]), EVAL_SHARE)
 
     def _evaluation(self, name: str) -> PackedLines:
         if name not in self.packed:
