@@ -246,7 +246,7 @@ def test_the_paper_s_amazon_sizes_follow() -> None:
         (b'{"reviewText": "x"}', "line 2: has no 'overall'"),
         (b'{"overall": 6, "reviewText": "x"}', "line 2: 6 stars; 1 to 5 are possible"),
         (b'{"overall": ', "line 2: not JSON"),
-        (b'{"overall": 1, "reviewText": "\xff"}', "line 2: not valid UTF-8"),
+        (b'{"overall": 1, "reviewText": "\xff"}', r"line 2: byte 30 \(0xff\) is not valid UTF-8; .*errors=replace"),
     ],
 )
 def test_bad_amazon_rows_are_named(line: bytes, message: str, tmp_path: Path) -> None:

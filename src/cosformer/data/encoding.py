@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.subwords import TOKENIZER_FILES, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary
@@ -100,6 +100,11 @@ def with_specials(
         return np.concatenate([[bos], a[:room], [eos]]), cut
     keep_b = min(length_b, max(room // 2, room - len(a)))
     return np.concatenate([[bos], a[: room - keep_b], between, b[:keep_b], [eos]]), cut
+
+
+def split_anew(rows: Sequence[Row], shares: Sequence[float], seed: int) -> dict[str, list[Row]]:
+    """The rows of train, valid and test, :func:`dealt` by three ``shares``."""
+    return {split: [rows[i] for i in part] for split, part in zip(SPLITS, dealt(len(rows), shares, seed), strict=True)}
 
 
 def dealt(count: int, shares: Sequence[float], seed: int) -> list[np.ndarray]:

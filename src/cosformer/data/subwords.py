@@ -145,11 +145,6 @@ def _read(path: Path) -> str | None:
 
 def batched(lines: Iterable[AnyStr], size: int) -> Iterator[list[AnyStr]]:
     """Lists of up to ``size`` lines."""
-    batch: list[AnyStr] = []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    rest = iter(lines)
+    while batch := list(itertools.islice(rest, size)):
         yield batch
