@@ -14,7 +14,7 @@ from cosformer.tasks import build_task
 from cosformer.train import TrainingFailed, evaluate_run, load_model, start_model, train
 from cosformer.train.diagnostics import denominators
 from cosformer.train.engine import arguments
-from cosformer.train.stream import Stream
+from cosformer.train.mesh import Stream
 
 
 def losses(lines) -> list[float]:

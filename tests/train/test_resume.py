@@ -169,11 +169,11 @@ def test_a_signal_saves_and_ends_cleanly(small, tmp_path, metric_lines, number) 
 
 def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines, monkeypatch) -> None:
     """The same, in one process: the signal arrives at update 7, between two log lines."""
-    from cosformer.train import signals
+    from cosformer.train.callbacks import StopOnSignal
 
     experiment = small(steps=12, save_every=100, log_every=4)
     train(experiment, tmp_path / "whole", quiet=True)
-    anyone = signals.StopOnSignal._any_process_signalled
+    anyone = StopOnSignal._any_process_signalled
 
     def at_seven(self, args) -> bool:
         self.updates = getattr(self, "updates", 0) + 1
@@ -181,7 +181,7 @@ def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metri
             os.kill(os.getpid(), signal.SIGTERM)
         return anyone(self, args)
 
-    monkeypatch.setattr(signals.StopOnSignal, "_any_process_signalled", at_seven)
+    monkeypatch.setattr(StopOnSignal, "_any_process_signalled", at_seven)
     stopped = train(experiment, tmp_path / "cut", quiet=True)
     assert stopped["status"] == "stopped" and stopped["steps_done"] == 7
     monkeypatch.undo()

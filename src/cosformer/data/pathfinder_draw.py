@@ -136,7 +136,7 @@ def _advance(point: np.ndarray, angle: np.ndarray | float, distance: float) -> n
 
 
 def _inside(point: np.ndarray, size: int) -> np.ndarray:
-    return ((point >= 0) & (point < size)).all(-1)
+    return np.all((point >= 0) & (point < size), axis=-1, keepdims=True)[..., 0]
 
 
 def _size(canvas: np.ndarray) -> int:

@@ -44,9 +44,16 @@ class Task(ABC):
 
     # --- the model
 
-    @abstractmethod
     def model_fields(self) -> dict[str, Any]:
         """Fields of CosformerConfig that the data decides: vocabulary, classes, longest row, special tokens."""
+        vocabulary = self.dataset.vocabulary
+        return {
+            "vocab_size": vocabulary.size,
+            "max_position_embeddings": self.length,
+            "pad_token_id": vocabulary.pad_id,
+            "bos_token_id": vocabulary.bos_id,
+            "eos_token_id": vocabulary.eos_id,
+        }
 
     def config(self, model: ModelConfig) -> CosformerConfig:
         """The architecture that ``model`` names, fitted to this task's data."""
@@ -67,9 +74,9 @@ class Task(ABC):
     # --- training rows
 
     @property
-    @abstractmethod
     def train_rows(self) -> int:
         """How many rows one pass over the training split has."""
+        return len(self.dataset.splits["train"])
 
     @abstractmethod
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
@@ -114,7 +121,8 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode, gradients are off."""
+        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode and on the batch's device,
+        gradients are off."""
 
     @abstractmethod
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
