@@ -53,30 +53,30 @@ def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> Non
     assert losses(metric_lines(tmp_path / "run")) == pytest.approx([expected], rel=1e-6)
 
 
-@pytest.mark.parametrize("option", [{"micro_batch": 1}, {"gradient_checkpointing": True}])
-def test_options_that_must_not_change_the_losses(small, tmp_path, metric_lines, option) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, **option), tmp_path / "option", quiet=True)
-    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "option"))
+@pytest.fixture
+def losses_with(small, tmp_path, metric_lines):
+    """The losses of four updates with some options changed."""
+
+    def trained(**options) -> list[float]:
+        run = tmp_path / "-".join(["run", *options])
+        train(small(steps=4, log_every=1, model={"dropout": 0.0}, **options), run, quiet=True)
+        return losses(metric_lines(run))
+
+    return trained
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"micro_batch": 1}, {"gradient_checkpointing": True}, pytest.param({"compile": True}, marks=pytest.mark.slow)],
+)
+def test_options_that_must_not_change_the_losses(losses_with, option) -> None:
+    plain, changed = losses_with(), losses_with(**option)
     assert len(plain) == 4 and changed == pytest.approx(plain, abs=1e-5)
 
 
-def test_bfloat16_is_near_and_not_the_same(small, tmp_path, metric_lines) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, precision="bf16"), tmp_path / "half", quiet=True)
-    plain, half = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "half"))
+def test_bfloat16_is_near_and_not_the_same(losses_with) -> None:
+    plain, half = losses_with(), losses_with(precision="bf16")
     assert half == pytest.approx(plain, rel=0.02) and half != plain
-
-
-@pytest.mark.slow
-def test_compiled_training_gives_the_same_losses(small, tmp_path, metric_lines) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, compile=True), tmp_path / "compiled", quiet=True)
-    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "compiled"))
-    assert changed == pytest.approx(plain, abs=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "nag"])

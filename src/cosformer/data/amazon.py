@@ -128,7 +128,7 @@ def blitzer(
     options = {"shares": [float(s) for s in shares], "seed": seed, "errors": errors}
     options |= {"domains": None if domains is None else sorted(domains)}
     classes, sizes = ("negative", "positive"), {"tokenizer": tokenizer, "max_length": max_length}
-    return prepare_rows("blitzer", "blitzer", path, read, classes, **sizes, **options)
+    return prepare_rows("blitzer", path, read, classes, **sizes, **options)
 
 
 def read_domains(path: Path, domains: Sequence[str] | None, errors: str) -> Iterator[tuple[str, Row]]:

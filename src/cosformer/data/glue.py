@@ -109,7 +109,7 @@ def _glue(
         return splits, {"rows dropped": dropped}
 
     options = {"tokenizer": tokenizer, "max_length": max_length, "resplit": shares, "seed": seed, "errors": errors}
-    return prepare_rows(name, name, path, read, _FORMS[name].classes, **options)
+    return prepare_rows(name, path, read, _FORMS[name].classes, **options)
 
 
 def read_splits(path: Path, name: str, errors: str) -> tuple[dict[str, list[Row]], int]:

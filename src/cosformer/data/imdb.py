@@ -46,7 +46,7 @@ def imdb(
             for split, reviews in read_reviews(files).items()
         }, {}
 
-    return prepare_rows("imdb", "imdb", path, read, CLASSES, tokenizer=tokenizer, max_length=max_length, errors=errors)
+    return prepare_rows("imdb", path, read, CLASSES, tokenizer=tokenizer, max_length=max_length, errors=errors)
 
 
 def read_reviews(path: Path) -> dict[str, list[tuple[bytes, int]]]:

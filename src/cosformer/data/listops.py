@@ -94,43 +94,25 @@ def encode(expression: str) -> np.ndarray:
 
 def to_text(tokens: np.ndarray) -> str:
     """The official, fully parenthesised form: an operator with k arguments opens k + 1 parentheses."""
-    opens: list[int] = []
-    counts: dict[int, int] = {}
-    listed = tokens.tolist()
-    # how many arguments each operator has decides how many parentheses stand before it
-    for place, token in enumerate(listed):
-        if token == CLOSE:
-            opens.pop()
-        if opens and token != CLOSE:
-            counts[opens[-1]] += 1
-        if 0 < token < CLOSE:
-            opens.append(place)
-            counts[place] = 0
-    words: list[str] = []
-    depth = 0
-    for place, token in enumerate(listed):
+    open_lists: list[list[str]] = [[]]  # of each operator not yet closed: its name and its arguments so far
+    for token in tokens.tolist():
         if token < CLOSE:
-            words += ["("] * (counts[place] + 1) + [TOKENS[token]]
-            depth += 1
-            continue
-        words.append(TOKENS[token])
-        if token == CLOSE:
-            words.append(")")
-            depth -= 1
-        if depth:
-            words.append(")")
-    return " ".join(words)
+            open_lists.append([TOKENS[token]])
+        elif token > CLOSE:
+            open_lists[-1].append(TOKENS[token])
+        else:
+            text, *arguments = open_lists.pop()
+            for argument in (*arguments, "]"):
+                text = f"( {text} {argument} )"
+            open_lists[-1].append(text)
+    return open_lists[0][0]
 
 
-def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> int:
-    """Write rows in the official form (header ``Source``, ``Target``); returns how many."""
-    count = 0
+def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> None:
+    """Write rows in the official form (header ``Source``, ``Target``)."""
     with open(path, "w", encoding="ascii", newline="") as file:
         file.write("Source\tTarget\r\n")
-        for tokens, label in rows:
-            file.write(f"{to_text(tokens)}\t{label}\r\n")
-            count += 1
-    return count
+        file.writelines(f"{to_text(tokens)}\t{label}\r\n" for tokens, label in rows)
 
 
 def write_official(dataset: Dataset, folder: Path) -> list[Path]:

@@ -14,6 +14,10 @@ from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.presets import preset
 
+# fields of CosformerConfig -> those of ModelConfig that set them
+SIZES = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
+SIZES |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -57,15 +61,8 @@ class Task(ABC):
 
     def config(self, model: ModelConfig) -> CosformerConfig:
         """The architecture that ``model`` names, fitted to this task's data."""
-        changes: dict[str, Any] = dict(self.model_fields())
-        named = {
-            "num_hidden_layers": model.layers,
-            "hidden_size": model.width,
-            "num_attention_heads": model.heads,
-            "intermediate_size": model.feed_forward,
-            "max_position_embeddings": model.max_len,
-            "hidden_dropout_prob": model.dropout,
-        }
+        changes = self.model_fields()
+        named = {field: getattr(model, ours) for field, ours in SIZES.items()} | {"hidden_dropout_prob": model.dropout}
         changes |= {key: value for key, value in named.items() if value is not None}
         layers = model.layers or preset(model.preset).num_hidden_layers
         changes |= _attentions(model.attention, dict(model.attention_options), layers)
