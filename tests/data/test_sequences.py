@@ -26,6 +26,8 @@ def test_every_token_is_a_target_once_and_follows_its_input(lines: list[list[int
     inputs = [int(i) for n in range(len(blocks)) for i in blocks[n][0]]
     targets = [int(t) for n in range(len(blocks)) for t in blocks[n][1]]
     assert targets == stream and inputs == [2, *stream][: len(stream)]
+    whole = LMBlocks(_split(lines), length, start_id=2, drop_last=True)
+    assert len(whole) == len(stream) // length and all(len(whole[i][0]) == length for i in range(len(whole)))
 
 
 def test_blocks_end_and_windows_overlap() -> None:

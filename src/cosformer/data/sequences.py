@@ -19,13 +19,15 @@ class LMBlocks:
     split: Split
     length: int
     start_id: int
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ValueError(f"length={self.length}; at least 1")
 
     def __len__(self) -> int:
-        return -(-len(self.split.tokens.flat) // self.length)
+        tokens = len(self.split.tokens.flat)
+        return tokens // self.length if self.drop_last else -(-tokens // self.length)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
