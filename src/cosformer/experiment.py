@@ -4,25 +4,11 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 Option = str | int | float | bool | None
-
-Optimizer = Literal["adam", "nag"]
 Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
-Precision = Literal["fp32", "bf16", "fp16"]
-Strategy = Literal["ddp", "fsdp"]
-PieceGradients = Literal["full", "truncated"]
-Tracker = Literal["tensorboard", "wandb", "trackio", "none"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
-_CHOICES = {
-    "optimizer": Optimizer,
-    "schedule": Schedule,
-    "precision": Precision,
-    "strategy": Strategy,
-    "piece_gradients": PieceGradients,
-    "tracker": Tracker,
-}
 # what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
@@ -69,7 +55,7 @@ class TrainConfig:
     steps: int  # updates in all
     batch: int  # rows of one update, over all processes
     lr: float  # the peak of the learning rate
-    optimizer: Optimizer = "adam"  # Adam with decoupled weight decay, or Nesterov's accelerated gradient
+    optimizer: Literal["adam", "nag"] = "adam"  # Adam with decoupled weight decay, or Nesterov's accelerated gradient
     beta1: float = 0.9  # of adam: decay of the mean of the gradients
     beta2: float = 0.98  # of adam: decay of the mean of their squares
     eps: float = 1e-8  # of adam: what keeps it from dividing by zero
@@ -87,23 +73,24 @@ class TrainConfig:
     save_every: int = 1000  # updates between checkpoints
     log_every: int = 50  # updates between lines of metrics.jsonl
     keep: int = 2  # checkpoints that stay, besides the best
-    precision: Precision = "fp32"  # of the forward pass; weights stay in float32
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward pass; weights stay in float32
     gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
     compile: bool = False  # with torch.compile
     sequence_parallel: int = 1  # processes that share each row, a piece of it each; 1: each has rows of its own
     piece: int | None = None  # tokens of a row that one device works on at a time; None: the whole row
     # also from a piece to those before it; truncated: not, which saves a third of the work
-    piece_gradients: PieceGradients = "full"
-    strategy: Strategy = "ddp"  # with several processes: a whole model in each, or shards of one
-    tracker: Tracker = "tensorboard"  # where curves go besides metrics.jsonl
+    piece_gradients: Literal["full", "truncated"] = "full"
+    strategy: Literal["ddp", "fsdp"] = "ddp"  # with several processes: a whole model in each, or shards of one
+    tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"  # where curves go besides metrics.jsonl
     diagnostics: bool = False  # log each layer's smallest denominator, share of zero denominators and gradient norm
     threads: int | None = None  # of torch; None: its own choice
     workers: int = 0  # processes that prepare rows; 0: none besides the training one
 
     def __post_init__(self) -> None:
-        for name, choice in _CHOICES.items():
-            if getattr(self, name) not in get_args(choice):
-                raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(get_args(choice))}")
+        for choice in (f for f in dataclasses.fields(self) if get_origin(f.type) is Literal):
+            value, known = getattr(self, choice.name), get_args(choice.type)
+            if value not in known:
+                raise ValueError(f"{choice.name}={value!r}; known: {', '.join(known)}")
         counts = ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep", "sequence_parallel")
         for name in (*counts, *(["piece"] if self.piece is not None else [])):
             if getattr(self, name) < 1:

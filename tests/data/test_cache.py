@@ -12,7 +12,7 @@ import pytest
 
 from cosformer.data import cache
 from cosformer.data.cache import clean, fingerprint, prepare, prepared_folder, prepared_sets
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import Description, Writer
 from cosformer.data.vocabulary import Bytes
 
 
@@ -33,9 +33,7 @@ def test_what_is_written_is_what_is_read_and_is_mapped() -> None:
     assert list(dataset.splits) == ["train", "test"]
     train, test = dataset.splits["train"], dataset.splits["test"]
     assert [row.tolist() for row in train.tokens] == [[1, 2, 3], [], [4, 5]]
-    assert (
-        train.tokens.lengths.tolist() == [3, 0, 2] and train.labels is not None and train.labels.tolist() == [3, 0, 2]
-    )
+    assert train.labels is not None and train.labels.tolist() == train.tokens.lengths.tolist() == [3, 0, 2]
     assert test.second is not None and test.second[0].tolist() == [1, 2] and test.tokens[-1].tolist() == [70000]
     assert isinstance(train.tokens.flat, np.memmap) and test.labels is None
     assert (dataset.vocab_size, dataset.pad_id, dataset.num_classes, dataset.max_length) == (257, 0, 4, 100)
@@ -72,31 +70,19 @@ def test_a_failed_preparation_leaves_nothing(error: BaseException) -> None:
     assert len(prepare("toy", {}, _build).splits["train"]) == 3
 
 
-def test_a_full_disk_names_the_remedy_keeps_other_sets_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["train.tokens.bin", "train.labels.bin"])
+def test_a_full_disk_names_the_remedy_keeps_other_sets_and_leaves_nothing(file: str) -> None:
+    """/dev/full takes no byte: a split written there must fail when it is flushed, not pass in silence."""
     kept = prepare("toy", {"other": 1}, _build)
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"No space left on device; nothing was kept.*COSFORMER_HOME") as caught:
-        prepare("toy", {}, _build)
-    assert caught.value.errno == errno.ENOSPC
-    monkeypatch.undo()
-    os.environ["COSFORMER_HOME"] = str(kept.folder.parent.parent)
-    assert _leftovers() == [kept.folder.name]
-
-
-def test_a_real_full_disk_is_reported() -> None:
-    """/dev/full takes no byte: a split written there must fail when it is flushed, not pass in silence."""
-
     def build(writer: Writer) -> Description:
-        (writer.folder / "train.tokens.bin").symlink_to("/dev/full")
+        (writer.folder / file).symlink_to("/dev/full")
         return _build(writer)
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device; nothing was kept.*COSFORMER_HOME") as caught:
         prepare("toy", {}, build)
-    assert _leftovers() == []
+    assert caught.value.errno == errno.ENOSPC
+    assert _leftovers() == [kept.folder.name]
 
 
 def _prepare_slowly(folder: str) -> None:
@@ -151,10 +137,7 @@ def test_a_killed_preparation_is_no_set_and_the_next_one_succeeds(home: Path) ->
 
 
 def test_clean_removes_one_set_or_all_and_half_made_ones() -> None:
-    def make(name: str) -> Dataset:
-        return prepare(name, {}, _build)
-
-    first, second = make("toy"), make("toy-small")
+    first, second = (prepare(name, {}, _build) for name in ("toy", "toy-small"))
     (prepared_folder() / ".making-toy-0").mkdir()
     assert clean("toy", downloads=False) > 0
     assert not first.folder.exists() and second.folder.exists()

@@ -13,7 +13,7 @@ from scipy import stats
 
 from cosformer.data import load_dataset
 from cosformer.data.listops import TOKENS, encode, read_tsv, to_text, write_tsv
-from cosformer.data.listops_trees import _unique, generate, make_chunk
+from cosformer.data.listops_trees import Rules, _unique, generate, make_chunk
 
 RULES = {"[MIN": min, "[MAX": max, "[SM": lambda v: sum(v) % 10, "[MED": lambda v: int(statistics.median(v))}
 
@@ -101,8 +101,8 @@ def test_the_result_depends_on_the_seed_and_not_on_the_workers() -> None:
 
 def test_duplicates_are_dropped() -> None:
     """The rules make none in practice, so they are put in."""
-    chunk = make_chunk(0, seed=0, max_depth=10, max_arguments=10)
-    fresh = make_chunk(1, seed=0, max_depth=10, max_arguments=10)
+    chunk = make_chunk(0, seed=0)
+    fresh = make_chunk(1, seed=0)
     rows = len(chunk[2]) + 5
     found = [tokens.tobytes() for tokens, _ in _unique(iter([chunk, chunk, fresh]), rows)]
     assert len(found) == rows == len(set(found))
@@ -110,13 +110,13 @@ def test_duplicates_are_dropped() -> None:
 
 def test_a_generator_that_cannot_reach_the_length_gives_up() -> None:
     with pytest.raises(ValueError, match="do not reach that length: take the defaults"):
-        next(generate(1, seed=0, max_depth=3, workers=1))
+        next(generate(1, seed=0, rules=Rules(max_depth=3), workers=1))
     with pytest.raises(ValueError, match="max_depth=1"):
-        next(generate(1, seed=0, max_depth=1))
+        next(generate(1, seed=0, rules=Rules(max_depth=1)))
 
 
 def test_the_tsv_form_is_written_and_read(rows: list[tuple[np.ndarray, int]], tmp_path: Path) -> None:
-    assert write_tsv(tmp_path / "basic_train.tsv", rows[:20]) == 20
+    write_tsv(tmp_path / "basic_train.tsv", rows[:20])
     content = (tmp_path / "basic_train.tsv").read_bytes()
     assert content.startswith(b"Source\tTarget\r\n( ( (") and content.endswith(b"\r\n")
     (tmp_path / "basic_val.tsv.xz").write_bytes(lzma.compress(content.replace(b"\r\n", b"\n")))  # read as well
@@ -190,7 +190,7 @@ def test_the_distribution_is_the_published_one_and_no_other(
     published: list[tuple[np.ndarray, int]], options: dict[str, int], rows: int, same: bool
 ) -> None:
     lengths, labels = _lengths_and_labels(published)
-    our_lengths, our_labels = _lengths_and_labels(list(generate(rows, seed=11, **options)))
+    our_lengths, our_labels = _lengths_and_labels(list(generate(rows, seed=11, rules=Rules(**options))))
     by_length = stats.ks_2samp(lengths, our_lengths).pvalue
     if same:
         assert by_length > 0.01
@@ -200,7 +200,7 @@ def test_the_distribution_is_the_published_one_and_no_other(
 
 
 def test_shorter_trees_are_as_long_as_asked_and_have_their_value() -> None:
-    rows = list(generate(200, seed=5, longer_than=50, shorter_than=120, workers=1))
+    rows = list(generate(200, seed=5, rules=Rules(longer_than=50, shorter_than=120), workers=1))
     lengths = [len(tokens) for tokens, _ in rows]
     assert min(lengths) > 50 and max(lengths) < 120 and len(set(lengths)) > 20
     assert all(evaluate(tokens) == value for tokens, value in rows[:50])

@@ -1,7 +1,10 @@
 """Recall: every key comes twice, with the same value behind it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from cosformer.data.recall import recall
 from cosformer.experiment import DataConfig, ModelConfig
@@ -45,17 +48,11 @@ def test_the_task_asks_for_the_second_values_alone_and_a_perfect_model_gets_them
     assert asked.sum() == 20 * 4 and not asked[:, :8].any()
     assert (answers[asked] == tokens.roll(-1, 1)[asked]).all()
 
-    class Perfect:
-        def __call__(self, **kwargs):
-            import torch
+    def perfect(**kwargs: object) -> SimpleNamespace:
+        logits = torch.nn.functional.one_hot(answers.clamp(min=0), task.dataset.vocab_size).float() * 50
+        return SimpleNamespace(logits=logits)
 
-            logits = torch.nn.functional.one_hot(answers.clamp(min=0), task.dataset.vocab_size).float() * 50
-            return type("Output", (), {"logits": logits})
-
-        def parameters(self):
-            return iter([tokens])
-
-    scores = task.scores("test", task.sums(Perfect(), batch))  # type: ignore[arg-type]
+    scores = task.scores("test", task.sums(perfect, batch))  # type: ignore[arg-type]
     assert scores["accuracy"] == 1.0 and scores["loss"] < 1e-9
     assert task.baseline("test").score == 0.25
     config = task.config(ModelConfig("adaptive_lm", layers=1, width=16, heads=2, fields={"adaptive_cutoffs": None}))

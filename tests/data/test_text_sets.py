@@ -1,10 +1,8 @@
 """IMDB, AAN, GLUE and Amazon from small files made here, good and bad."""
 
 import gzip
-import io
 import json
-import tarfile
-import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,23 +35,9 @@ REVIEWS = {
 }
 
 
-def _imdb(path: Path, form: str) -> Path:
-    if form == "folder":
-        for name, content in REVIEWS.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(content)
-        return path / "aclImdb"
-    with tarfile.open(path / "aclImdb_v1.tar.gz", "w:gz") as tar:
-        for name, content in REVIEWS.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path / "aclImdb_v1.tar.gz"
-
-
-@pytest.mark.parametrize("form", ["folder", "tar"])
-def test_imdb_as_bytes_and_for_fine_tuning(form: str, tmp_path: Path) -> None:
-    path = str(_imdb(tmp_path, form))
+@pytest.mark.parametrize("form", ["folder", "aclImdb_v1.tar.gz"])
+def test_imdb_as_bytes_and_for_fine_tuning(form: str, pack: Callable, tmp_path: Path) -> None:
+    path = str(pack(tmp_path / form, REVIEWS))
     dataset = load_dataset("text", path=path, max_length=8)
     assert dataset.splits["train"].tokens[0].tolist() == [b + 1 for b in b"one"]
     assert _texts(dataset, "train") == ["one", "two\nseco", "ten"] and _labels(dataset, "train") == [0, 1, 1]
@@ -64,8 +48,8 @@ def test_imdb_as_bytes_and_for_fine_tuning(form: str, tmp_path: Path) -> None:
     assert _texts(tuned, "test") == ["<s>dull<br /></s>", "<s>très bon</s>"] and tuned.vocab_size == 260
 
 
-def test_imdb_without_reviews_or_with_bad_bytes_is_refused(tmp_path: Path) -> None:
-    folder = _imdb(tmp_path, "folder")
+def test_imdb_without_reviews_or_with_bad_bytes_is_refused(pack: Callable, tmp_path: Path) -> None:
+    folder = pack(tmp_path / "folder", REVIEWS) / "aclImdb"
     (folder / "train/neg/1_1.txt").write_bytes(b"b\xffd")
     assert load_dataset("text", path=str(folder)).splits["train"].tokens[0].tolist() == [99, 256, 101]
     with pytest.raises(ValueError, match=r"train review 0: byte 1 \(0xff\) is not valid UTF-8; .*errors=replace"):
@@ -101,24 +85,17 @@ def test_bad_aan_rows_are_named(line: bytes, message: str, tmp_path: Path) -> No
         load_dataset("retrieval", path=str(tmp_path))
 
 
-def _zip(path: Path, files: dict[str, str]) -> str:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return str(path)
-
-
 QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 
 
-def test_qqp_from_glue_drops_odd_rows_with_a_count(tmp_path: Path) -> None:
+def test_qqp_from_glue_drops_odd_rows_with_a_count(pack: Callable, tmp_path: Path) -> None:
     files = {
         "QQP/train.tsv": QQP_HEAD + '1\t2\t3\tWhy "so"?\tHow?\t1\n1\t2\t3\ttab\there\n4\t5\t6\tA\tB\t0\n',
         "QQP/dev.tsv": QQP_HEAD + "1\t2\t3\tx\ty\t0\n",
         "QQP/test.tsv": "id\tquestion1\tquestion2\n0\tp\tq\n",
         "QQP/original/train.tsv": "not\tthis\n",
     }
-    dataset = load_dataset("qqp", path=_zip(tmp_path / "q.zip", files))
+    dataset = load_dataset("qqp", path=str(pack(tmp_path / "q.zip", files)))
     assert _texts(dataset, "train") == ['<s>Why "so"?</s></s>How?</s>', "<s>A</s></s>B</s>"]
     assert _labels(dataset, "train") == [1, 0] and dataset.notes["rows dropped"] == 1
     assert list(dataset.splits) == ["train", "valid", "test"] and dataset.splits["test"].labels is None
@@ -148,14 +125,14 @@ def _mnli_tsv(labels: int, rows: list[tuple[str, str, str]]) -> str:
     return "\n".join([head, *body]) + "\n"
 
 
-def test_mnli_from_glue_and_from_json_lines(tmp_path: Path) -> None:
+def test_mnli_from_glue_and_from_json_lines(pack: Callable, tmp_path: Path) -> None:
     rows = [("P", "H", "contradiction"), ("Q", "I", "entailment")]
     files = {
         "MNLI/train.tsv": _mnli_tsv(1, rows),
         "MNLI/dev_matched.tsv": _mnli_tsv(5, rows[:1]),
         "MNLI/dev_mismatched.tsv": _mnli_tsv(5, rows[1:]),
     }
-    dataset = load_dataset("mnli", path=_zip(tmp_path / "m.zip", files))
+    dataset = load_dataset("mnli", path=str(pack(tmp_path / "m.zip", files)))
     assert _texts(dataset, "train") == ["<s>P</s></s>H</s>", "<s>Q</s></s>I</s>"]
     assert [_labels(dataset, s) for s in ("train", "valid", "valid_mismatched")] == [[2, 0], [2], [0]]
     lines = [json.dumps({"premise": a, "hypothesis": b, "label": c}) for a, b, c in rows * 10]
@@ -246,7 +223,7 @@ def test_the_paper_s_amazon_sizes_follow() -> None:
         (b'{"reviewText": "x"}', "line 2: has no 'overall'"),
         (b'{"overall": 6, "reviewText": "x"}', "line 2: 6 stars; 1 to 5 are possible"),
         (b'{"overall": ', "line 2: not JSON"),
-        (b'{"overall": 1, "reviewText": "\xff"}', "line 2: not valid UTF-8"),
+        (b'{"overall": 1, "reviewText": "\xff"}', r"line 2: byte 30 \(0xff\) is not valid UTF-8; .*errors=replace"),
     ],
 )
 def test_bad_amazon_rows_are_named(line: bytes, message: str, tmp_path: Path) -> None:

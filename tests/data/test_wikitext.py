@@ -1,7 +1,6 @@
 """WikiText as words, bytes and BPE; tokenizers with known ids; the Python library's text."""
 
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,12 +15,10 @@ VALID = " the bird \n"
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> str:
-    with zipfile.ZipFile(tmp_path / "wikitext-2-v1.zip", "w") as file:
-        file.writestr("wikitext-2/wiki.test.tokens", VALID * 2)
-        file.writestr("wikitext-2/wiki.train.tokens", TRAIN)
-        file.writestr("wikitext-2/wiki.valid.tokens", VALID)
-    return str(tmp_path / "wikitext-2-v1.zip")
+def archive(pack: Callable, tmp_path: Path) -> str:
+    texts = {"test": VALID * 2, "train": TRAIN, "valid": VALID}
+    files = {f"wikitext-2/wiki.{split}.tokens": text for split, text in texts.items()}
+    return str(pack(tmp_path / "wikitext-2-v1.zip", files))
 
 
 def test_words_get_the_official_vocabulary_and_one_end_a_line(archive: str) -> None:
@@ -51,10 +48,8 @@ def test_a_bpe_is_learnt_from_the_train_split_and_saved_with_the_set(archive: st
     assert texts == [line + "</s>" for line in TRAIN.split("\n")[:-1]]
     assert len(dataset.splits["train"].tokens.flat) < len(TRAIN), "no merge was learnt"
     again = load_dataset("wikitext2", path=archive, tokenizer="bpe:265")
-    assert (
-        again.folder == dataset.folder
-        and again.vocabulary.decode(np.array(again.splits["valid"].tokens[0])) == " the bird </s>"
-    )
+    row = np.array(again.splits["valid"].tokens[0])
+    assert again.folder == dataset.folder and again.vocabulary.decode(row) == " the bird </s>"
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,15 @@ import pytest
 from cosformer.cli import main
 from cosformer.experiment import load_experiment
 from cosformer.recipes import RECIPES, recipe
+from cosformer.tasks import build_task
 
 SMALL = [name for name in RECIPES if name.endswith("-small")]
 SHORT = ["--train.steps", "2", "--train.batch", "2", "--data.eval-rows", "3", "--train.tracker", "none", "--quiet"]
 
 
 def _words(name: str, folder: Path, few: Callable) -> list[str]:
-    options = few(recipe(name))
-    return [
-        name,
-        "--run",
-        str(folder),
-        *SHORT,
-        *(w for k, v in options.items() for w in (f"--data.options.{k}", str(v))),
-    ]
+    options = [word for key, value in few(recipe(name)).items() for word in (f"--data.options.{key}", str(value))]
+    return [name, "--run", str(folder), *SHORT, *options]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +41,6 @@ def test_two_updates(name: str, few: Callable, tmp_path: Path, request: pytest.F
 
 
 def test_fine_tuning_reads_with_the_tokenizer_of_its_start(encoder: Path, few: Callable, tmp_path: Path) -> None:
-    from cosformer.tasks import build_task
-
     words = [*_words("finetune-sst2-small", tmp_path / "run", few), "--start", str(encoder)]
     assert main(["train", *words]) == 0
     experiment = load_experiment(tmp_path / "run")

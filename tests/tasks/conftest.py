@@ -56,6 +56,21 @@ def make() -> Callable[..., Task]:
 
 
 @pytest.fixture
+def fit() -> Callable[..., torch.nn.Module]:
+    """The model after some updates on one batch, ready to be scored."""
+
+    def fitted(model: torch.nn.Module, batch: dict[str, torch.Tensor], updates: int, lr: float) -> torch.nn.Module:
+        optimizer = torch.optim.Adam(model.train().parameters(), lr=lr)
+        for _ in range(updates):
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            optimizer.step()
+        return model.eval()
+
+    return fitted
+
+
+@pytest.fixture
 def sums() -> Callable[..., dict[str, float]]:
     """The sums of a whole evaluation, ``batch`` rows at a time, as the engine adds them up."""
 

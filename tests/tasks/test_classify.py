@@ -19,12 +19,16 @@ TRAIN = [("a fine film", 1), ("dull", 0), ("I would see it again and again", 1),
 DEV = [("bad", 0), ("a truly good one, this", 1), ("so so", 0), ("fine", 1), ("no", 0), ("never again", 0), ("yes", 1)]
 
 
+def write_sst2(folder: Path, **splits: list[tuple[str, int]]) -> None:
+    for name, rows in splits.items():
+        lines = [f"{text}\t{label}" for text, label in rows]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+
 @pytest.fixture
 def sst2(tmp_path: Path) -> str:
     """Seven labelled rows to score, two to train on for each class, and a test split without labels."""
-    for name, rows in {"train": TRAIN, "dev": DEV}.items():
-        lines = [f"{text}\t{label}" for text, label in rows]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    write_sst2(tmp_path, train=TRAIN, dev=DEV)
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\twhat a film\n")
     return str(tmp_path)
 
@@ -95,11 +99,8 @@ def test_the_baseline_is_the_class_most_frequent_in_training(make: Callable, sst
     few = make("classify", "sst2", eval_rows=2, path=sst2)
     assert few.eval_size("valid") == 2 and few.baseline("valid").score == 1 / 2
     spread = few.eval_batch("valid", 0, 99)  # the first and the fourth of seven
-    assert spread["labels"].tolist() == [0, 1] and spread["input_ids"][1].tolist() == [
-        257,
-        *(b + 1 for b in b"fine"),
-        258,
-    ]
+    assert spread["labels"].tolist() == [0, 1]
+    assert spread["input_ids"][1].tolist() == [257, *(b + 1 for b in b"fine"), 258]
 
 
 def test_splits_without_labels_are_left_out(make: Callable, sst2: str) -> None:
@@ -128,18 +129,13 @@ def test_images_have_no_padding(make: Callable) -> None:
     assert batch["input_ids"].shape == (3, 1024) and batch["attention_mask"].all() and task.tokens(batch) == 3 * 1024
 
 
-def test_it_can_fit_a_few_rows(make: Callable) -> None:
+def test_it_can_fit_a_few_rows(make: Callable, fit: Callable) -> None:
     task = make("classify", "listops-small", train=24, valid=2, test=2)
-    net = build(task, replace(TEXT, preset="lra_listops")).train()
     batch = task.collate([{"tokens": task.train_row(i, 0)["tokens"][:32], "label": i % 2} for i in range(24)])
-    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-    for _ in range(80):
-        optimizer.zero_grad()
-        net(**batch).loss.backward()
-        optimizer.step()
+    net = fit(build(task, replace(TEXT, preset="lra_listops")), batch, updates=80, lr=3e-3)
     with torch.no_grad():
-        result = task.sums(net.eval(), batch)
-    assert task.scores("train", result)["accuracy"] > 0.9 and task.scores("train", result)["loss"] < 0.4
+        scores = task.scores("train", task.sums(net, batch))
+    assert scores["accuracy"] > 0.9 and scores["loss"] < 0.4
 
 
 def test_pairs_against_a_loop_over_rows(make: Callable, sums: Callable, retrieval: str) -> None:
@@ -183,9 +179,8 @@ def test_mistakes_are_named(make: Callable, sst2: str, retrieval: str, wikitext:
 
 
 def test_rows_to_score_are_spread_over_a_split_that_is_sorted_by_class(make: Callable, tmp_path: Path) -> None:
-    rows = [f"text {i}\t{int(i >= 6)}" for i in range(12)]
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    rows = [(f"text {i}", int(i >= 6)) for i in range(12)]
+    write_sst2(tmp_path, train=rows, dev=rows)
     task = make("classify", "sst2", eval_rows=4, path=str(tmp_path))
     assert task.eval_size("valid") == 4 and task.baseline("valid").score == 1 / 2
     assert task.eval_batch("valid", 0, 4)["labels"].tolist() == [0, 0, 1, 1]

@@ -200,19 +200,13 @@ def test_the_baseline_is_the_unigram_model(make: Callable, wikitext: str, name: 
         assert baseline.error == pytest.approx(np.std(means, ddof=1) / 2, rel=1e-9)
 
 
-def test_it_learns_what_follows_what(make: Callable, sums: Callable, tmp_path: Path) -> None:
+def test_it_learns_what_follows_what(make: Callable, fit: Callable, sums: Callable, tmp_path: Path) -> None:
     line = " the cat sat on a mat \n"
     for split in ("train", "valid"):
         (tmp_path / f"wiki.{split}.tokens").write_text(line * 40)
     task = make("lm", "wikitext2", length=28, path=str(tmp_path))
-    net = build(task, PLAIN).train()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    batch = task.collate([task.train_row(i, 0) for i in range(8)])
-    for _ in range(60):
-        optimizer.zero_grad()
-        net(**batch).loss.backward()
-        optimizer.step()
-    loss = task.scores("valid", sums(task, net.eval(), "valid"))["loss"]
+    net = fit(build(task, PLAIN), task.collate([task.train_row(i, 0) for i in range(8)]), updates=60, lr=1e-2)
+    loss = task.scores("valid", sums(task, net, "valid"))["loss"]
     assert loss < 0.1 * task.baseline("valid").score
 
 

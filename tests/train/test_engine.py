@@ -7,14 +7,17 @@ import sys
 
 import pytest
 import torch
+from transformers import Trainer
 
 from cosformer.attention import build_attention
 from cosformer.extras import MissingExtra
+from cosformer.nn.feed_forward import FeedForward
 from cosformer.tasks import build_task
 from cosformer.train import TrainingFailed, evaluate_run, load_model, start_model, train
+from cosformer.train import run as runs
 from cosformer.train.diagnostics import denominators
-from cosformer.train.engine import arguments
-from cosformer.train.stream import Stream
+from cosformer.train.engine import Engine, arguments
+from cosformer.train.mesh import Stream
 
 
 def losses(lines) -> list[float]:
@@ -53,30 +56,30 @@ def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> Non
     assert losses(metric_lines(tmp_path / "run")) == pytest.approx([expected], rel=1e-6)
 
 
-@pytest.mark.parametrize("option", [{"micro_batch": 1}, {"gradient_checkpointing": True}])
-def test_options_that_must_not_change_the_losses(small, tmp_path, metric_lines, option) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, **option), tmp_path / "option", quiet=True)
-    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "option"))
+@pytest.fixture
+def losses_with(small, tmp_path, metric_lines):
+    """The losses of four updates with some options changed."""
+
+    def trained(**options) -> list[float]:
+        run = tmp_path / "-".join(["run", *options])
+        train(small(steps=4, log_every=1, model={"dropout": 0.0}, **options), run, quiet=True)
+        return losses(metric_lines(run))
+
+    return trained
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"micro_batch": 1}, {"gradient_checkpointing": True}, pytest.param({"compile": True}, marks=pytest.mark.slow)],
+)
+def test_options_that_must_not_change_the_losses(losses_with, option) -> None:
+    plain, changed = losses_with(), losses_with(**option)
     assert len(plain) == 4 and changed == pytest.approx(plain, abs=1e-5)
 
 
-def test_bfloat16_is_near_and_not_the_same(small, tmp_path, metric_lines) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, precision="bf16"), tmp_path / "half", quiet=True)
-    plain, half = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "half"))
+def test_bfloat16_is_near_and_not_the_same(losses_with) -> None:
+    plain, half = losses_with(), losses_with(precision="bf16")
     assert half == pytest.approx(plain, rel=0.02) and half != plain
-
-
-@pytest.mark.slow
-def test_compiled_training_gives_the_same_losses(small, tmp_path, metric_lines) -> None:
-    fields = {"steps": 4, "log_every": 1, "model": {"dropout": 0.0}}
-    train(small(**fields), tmp_path / "plain", quiet=True)
-    train(small(**fields, compile=True), tmp_path / "compiled", quiet=True)
-    plain, changed = losses(metric_lines(tmp_path / "plain")), losses(metric_lines(tmp_path / "compiled"))
-    assert changed == pytest.approx(plain, abs=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "nag"])
@@ -92,8 +95,6 @@ def test_the_loss_falls(small, tmp_path, metric_lines, optimizer) -> None:
 def test_a_loss_that_is_not_a_number_stops_names_the_layer_and_keeps_the_checkpoint(
     small, tmp_path, monkeypatch
 ) -> None:
-    from cosformer.nn.feed_forward import FeedForward
-
     forward, calls = FeedForward.forward, []
 
     def poisoned(self, x):
@@ -116,8 +117,6 @@ def test_a_loss_that_is_not_a_number_stops_names_the_layer_and_keeps_the_checkpo
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_a_number_never_reaches_the_weights(small, tmp_path, monkeypatch, bad, clip) -> None:
-    from cosformer.train.engine import Engine
-
     step, poisoned_name = Engine.training_step, "model.layers.1.feed_forward.widen.weight"
 
     def poisoned(self, model, inputs, number=None):
@@ -183,10 +182,6 @@ def test_diagnostics_tell_of_gradients_before_they_are_clipped(small, tmp_path, 
 
 def test_clipping_is_torchs_own(small, tmp_path, monkeypatch) -> None:
     """The same bits as the Trainer's own order of things: norm and clipping in one call."""
-    from transformers import Trainer
-
-    from cosformer.train.engine import Engine
-
     train(small(steps=6, clip=0.1), tmp_path / "ours", quiet=True)
     monkeypatch.setattr(Engine, "_clip_grad_norm", Trainer._clip_grad_norm)
     monkeypatch.setattr(Engine, "_get_grad_norm", Trainer._get_grad_norm)
@@ -197,9 +192,6 @@ def test_clipping_is_torchs_own(small, tmp_path, monkeypatch) -> None:
 
 def test_sharded_weights_are_scored_as_they_are_and_the_result_says_so(small, tmp_path, monkeypatch) -> None:
     """One process that takes itself for sharded where it keeps the best weights and where it ends."""
-    from cosformer.train import run as runs
-    from cosformer.train.engine import Engine
-
     finish, keep = runs._finish, Engine._keep_best
 
     def sharded_finish(engine, task, record):

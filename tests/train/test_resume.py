@@ -18,21 +18,6 @@ from cosformer.train import checkpoints as whole_or_not
 from cosformer.train import evaluate_run, resume, train
 from cosformer.train.metrics import METRICS_FILE, Metrics, read_lines
 
-TRAIN = """
-import sys
-from pathlib import Path
-from cosformer.experiment import from_json
-from cosformer.train import train
-train(from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), quiet=True)
-"""
-
-
-def start(experiment, folder: Path, name: str) -> subprocess.Popen:
-    """The run in a process of its own."""
-    described = folder / f"{name}.json"
-    described.write_text(experiment.to_json())
-    return subprocess.Popen([sys.executable, "-c", TRAIN, described, folder / name], stderr=subprocess.PIPE, text=True)
-
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -47,12 +32,14 @@ def wait_for_update(run: Path, step: int, process: subprocess.Popen) -> None:
     raise AssertionError(f"no update {step}: {process.communicate()[1]}")
 
 
-def test_killed_at_a_random_update_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines) -> None:
+def test_killed_at_a_random_update_and_resumed_equals_the_uninterrupted_run(
+    small, start, tmp_path, metric_lines
+) -> None:
     # checkpoints between log lines: what had been added up must survive, too
     experiment = small(steps=80, save_every=7, eval_every=10, log_every=3)
     expected = train(experiment, tmp_path / "whole", quiet=True)
     at = random.SystemRandom().randint(8, 60)
-    process = start(experiment, tmp_path, "cut")
+    process = start(experiment, tmp_path / "cut")
     wait_for_update(tmp_path / "cut", at, process)
     process.kill()
     process.wait()
@@ -64,31 +51,6 @@ def test_killed_at_a_random_update_and_resumed_equals_the_uninterrupted_run(smal
         assert digest(tmp_path / "cut" / file) == digest(tmp_path / "whole" / file), f"{file}, killed at {at}"
 
 
-@pytest.mark.parametrize("damage", ["manifest missing", "file cut", "file missing"])
-def test_a_checkpoint_cut_short_is_noticed_and_the_one_before_is_used(
-    small, tmp_path, metric_lines, damage, capsys
-) -> None:
-    experiment = small(steps=12, save_every=4)
-    run = tmp_path / "run"
-    train(experiment, run, quiet=True)
-    before = metric_lines(run)
-    newest = run / "checkpoints" / "checkpoint-12"
-    weights = digest(newest / "model.safetensors")
-    (run / "result.json").unlink()
-    if damage == "manifest missing":
-        (newest / "complete.json").unlink()
-    elif damage == "file cut":
-        data = (newest / "optimizer.pt").read_bytes()
-        (newest / "optimizer.pt").write_bytes(data[: len(data) // 2])
-    else:
-        (newest / "model.safetensors").unlink()
-    assert [p.name for p in whole_or_not.whole(run / "checkpoints")] == ["checkpoint-8"]
-    resume(run, quiet=True)
-    assert "checkpoint-12 was cut short" in capsys.readouterr().err
-    assert metric_lines(run) == before
-    assert digest(newest / "model.safetensors") == weights and whole_or_not.is_whole(newest)
-
-
 def flip(path: Path, place: int, bit: int = 0) -> None:
     """One bit of one byte the other way round: what a failing disk does."""
     content = bytearray(path.read_bytes())
@@ -96,16 +58,39 @@ def flip(path: Path, place: int, bit: int = 0) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "rng_state.pth", "optimizer.pt", "counters.json"])
-def test_a_flipped_byte_is_noticed_and_the_checkpoint_before_is_used(small, tmp_path, capsys, file) -> None:
+def flip_middle(path: Path) -> None:
+    flip(path, path.stat().st_size // 2)
+
+
+def halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (Path.unlink, "complete.json"),
+        (Path.unlink, "model.safetensors"),
+        (halve, "optimizer.pt"),
+        *((flip_middle, file) for file in ("model.safetensors", "rng_state.pth", "optimizer.pt", "counters.json")),
+    ],
+)
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(
+    small, tmp_path, metric_lines, capsys, damage, file
+) -> None:
     run = tmp_path / "run"
     expected = train(small(steps=12, save_every=4), run, quiet=True)
+    before = metric_lines(run)
     newest = run / "checkpoints" / "checkpoint-12"
     weights = digest(newest / "model.safetensors")
     (run / "result.json").unlink()
-    flip(newest / file, (newest / file).stat().st_size // 2)
+    damage(newest / file)
+    flipped = damage is flip_middle  # which only a look at the contents shows
+    names = [p.name for p in whole_or_not.whole(run / "checkpoints")]
+    assert names == ["checkpoint-8", "checkpoint-12"][: 1 + flipped] and whole_or_not.damage(newest)
     assert resume(run, quiet=True)["scores"] == expected["scores"]
-    assert f"{newest / file} is damaged" in capsys.readouterr().err
+    said = f"{newest / file} is damaged" if flipped else "checkpoint-12 was cut short"
+    assert said in capsys.readouterr().err and metric_lines(run) == before
     assert digest(newest / "model.safetensors") == weights and not whole_or_not.damage(newest)
 
 
@@ -154,9 +139,8 @@ def test_a_manifest_with_sizes_alone_still_resumes(small, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends_cleanly(small, tmp_path, metric_lines, number) -> None:
-    experiment = small(steps=300, save_every=1000, eval_every=20)
-    process = start(experiment, tmp_path, "run")
+def test_a_signal_saves_and_ends_cleanly(small, start, tmp_path, number) -> None:
+    process = start(small(steps=300, save_every=1000, eval_every=20), tmp_path / "run")
     wait_for_update(tmp_path / "run", 10, process)
     process.send_signal(number)
     assert process.wait(60) == 0, process.communicate()[1]
@@ -169,11 +153,11 @@ def test_a_signal_saves_and_ends_cleanly(small, tmp_path, metric_lines, number) 
 
 def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines, monkeypatch) -> None:
     """The same, in one process: the signal arrives at update 7, between two log lines."""
-    from cosformer.train import signals
+    from cosformer.train.callbacks import StopOnSignal
 
     experiment = small(steps=12, save_every=100, log_every=4)
     train(experiment, tmp_path / "whole", quiet=True)
-    anyone = signals.StopOnSignal._any_process_signalled
+    anyone = StopOnSignal._any_process_signalled
 
     def at_seven(self, args) -> bool:
         self.updates = getattr(self, "updates", 0) + 1
@@ -181,7 +165,7 @@ def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metri
             os.kill(os.getpid(), signal.SIGTERM)
         return anyone(self, args)
 
-    monkeypatch.setattr(signals.StopOnSignal, "_any_process_signalled", at_seven)
+    monkeypatch.setattr(StopOnSignal, "_any_process_signalled", at_seven)
     stopped = train(experiment, tmp_path / "cut", quiet=True)
     assert stopped["status"] == "stopped" and stopped["steps_done"] == 7
     monkeypatch.undo()
@@ -189,30 +173,27 @@ def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metri
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
 
 
-def test_a_full_disk_stops_with_a_message_and_keeps_the_last_good_checkpoint(small, tmp_path, metric_lines) -> None:
-    experiment = small(steps=12, save_every=4, eval_every=100, model={"width": 64})
-    train(experiment, tmp_path / "whole", quiet=True)
-    experiment_before = small(steps=12, save_every=4, eval_every=100, model={"width": 64})
-    # no file may grow past this: the first checkpoint is written before, the second meets the limit
-    run = tmp_path / "run"
-    limit = """
-import resource, sys
-from pathlib import Path
+# no file may grow past this: the first checkpoint is written before, the second meets the limit
+FILL_UP = """
+import resource
 import cosformer.train.engine as engine
-from cosformer.experiment import from_json
-from cosformer.train import train
 save = engine.Engine._save_checkpoint
 def fill_up(self, *args):
     if self.state.global_step == 8:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
     save(self, *args)
 engine.Engine._save_checkpoint = fill_up
-train(from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), quiet=True)
 """
-    (tmp_path / "e.json").write_text(experiment_before.to_json())
-    done = subprocess.run([sys.executable, "-c", limit, tmp_path / "e.json", run], capture_output=True, text=True)
-    assert done.returncode != 0
-    message = done.stderr.strip().splitlines()[-1]
+
+
+def test_a_full_disk_stops_with_a_message_and_keeps_the_last_good_checkpoint(
+    small, start, tmp_path, metric_lines
+) -> None:
+    experiment, run = small(steps=12, save_every=4, eval_every=100, model={"width": 64}), tmp_path / "run"
+    train(experiment, tmp_path / "whole", quiet=True)
+    process = start(experiment, run, FILL_UP)
+    message = process.communicate()[1].strip().splitlines()[-1]
+    assert process.returncode != 0
     assert "TrainingFailed: checkpoint-8 could not be written" in message, message
     assert "the last good checkpoint is checkpoint-4" in message and "cosformer resume" in message
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["checkpoint-4"]

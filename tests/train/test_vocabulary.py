@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from cosformer.cli import main
 from cosformer.data.encoding import with_specials
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig, load_experiment
+from cosformer.experiment import DataConfig, Experiment, load_experiment
 from cosformer.tasks import build_task
 from cosformer.tasks.tokenizer import with_tokenizer
 from cosformer.train import train
@@ -31,19 +31,11 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def experiment(corpus: Path) -> Callable[[str], Experiment]:
-    """One update of a tiny model whose BPE is learnt from the text."""
-
-    def build(task: str) -> Experiment:
-        data = DataConfig("wikitext2", {"path": str(corpus), "tokenizer": "bpe:300"}, length=32, eval_rows=2)
-        sizes: dict[str, Any] = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
-        model = ModelConfig("adaptive_lm", **sizes, fields={"adaptive_cutoffs": None})
-        if task == "mlm":
-            model = ModelConfig("roberta_base", **sizes)
-        learning = TrainConfig(steps=1, batch=2, lr=1e-3, eval_every=1, save_every=1, tracker="none", threads=1)
-        return Experiment("test", task, data, model, learning)
-
-    return build
+def experiment(small: Callable[..., Experiment], corpus: Path) -> Callable[[str], Experiment]:
+    """One update of a model whose BPE is learnt from the text."""
+    options = {"path": str(corpus), "tokenizer": "bpe:300"}
+    data = {"name": "wikitext2", "options": options, "length": 32, "eval_rows": 2}
+    return lambda task: small(task=task, data=data, steps=1, batch=2)
 
 
 def _forget(corpus: Path) -> None:

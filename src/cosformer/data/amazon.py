@@ -9,16 +9,16 @@ from typing import IO
 
 import numpy as np
 
-from cosformer.data.archive import members, text_lines
+from cosformer.data.archive import decoded, matching, text_lines
 from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.encoding import Row, add_rows, dealt, prepare_rows, smallest_dtype, tokenizer_identity
+from cosformer.data.encoding import Row, add_rows, dealt, prepare_rows, smallest_dtype, split_anew, tokenizer_identity
 from cosformer.data.subwords import batched, text_vocabulary
 from cosformer.terminal import progress_bar
 
-_PARTS = ("train", "valid", "test")
-_DOMAIN = re.compile(r"(?:^|/)([^/]+)/(positive|negative)\.review$")
+_JSON = re.compile(r"\.jsonl?$")
+_DOMAIN = re.compile(r"(?:^|/)(?:([^/]+)/)?(positive|negative)\.review$")
 
 
 def amazon(
@@ -56,11 +56,11 @@ def amazon(
         path = source.files()
         count = sum(1 for _ in _json_lines(path))
         place = _places(count, fraction, shares, seed)
-        out = {part: writer.split(part, smallest_dtype(vocabulary.size)) for part in _PARTS}
+        out = {part: writer.split(part, smallest_dtype(vocabulary.size)) for part in SPLITS}
         cut = empty = done = 0
         with progress_bar("amazon", count) as bar:
             for batch in batched(_json_lines(path), 10_000):
-                for number, part in enumerate(_PARTS):
+                for number, part in enumerate(SPLITS):
                     rows = [
                         star_row(path.name, done + i + 1, line, errors)
                         for i, line in enumerate(batch)
@@ -86,21 +86,15 @@ def _places(count: int, fraction: float, shares: Sequence[float], seed: int) -> 
 
 
 def _json_lines(path: Path) -> Iterator[bytes]:
-    found = False
-    for _, stream in members(path, lambda n: n.endswith((".json", ".jsonl"))):
-        found = True
+    for _, stream in matching(path, _JSON, "no .json or .jsonl file"):
         yield from stream
-    if not found:
-        raise ValueError(f"{path} holds no .json or .jsonl file")
 
 
 def star_row(file: str, number: int, raw: bytes, errors: str) -> Row:
     """One review of the JSON lines."""
     where = f"{file}, line {number}"
     try:
-        entry = json.loads(raw.decode("utf-8", errors))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not valid UTF-8 ({error}); mend it, or pass the option errors=replace") from None
+        entry = json.loads(decoded(raw, where, errors))
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not JSON ({error})") from None
     if not isinstance(entry, dict) or "overall" not in entry:
@@ -129,29 +123,27 @@ def blitzer(
 
     def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
         rows = [row for _, row in sorted(read_domains(files, domains, errors), key=lambda pair: pair[0])]
-        parts = zip(_PARTS, dealt(len(rows), shares, seed), strict=True)
-        return {part: [rows[i] for i in chosen] for part, chosen in parts}, {}
+        return split_anew(rows, shares, seed), {}
 
     options = {"shares": [float(s) for s in shares], "seed": seed, "errors": errors}
     options |= {"domains": None if domains is None else sorted(domains)}
     classes, sizes = ("negative", "positive"), {"tokenizer": tokenizer, "max_length": max_length}
-    return prepare_rows("blitzer", "blitzer", path, read, classes, **sizes, **options)
+    return prepare_rows("blitzer", path, read, classes, **sizes, **options)
 
 
 def read_domains(path: Path, domains: Sequence[str] | None, errors: str) -> Iterator[tuple[str, Row]]:
     """(domain and file, row) of every review of the chosen domains."""
     found: set[str] = set()
-    for name, stream in members(path, lambda n: _DOMAIN.search(f"{path.name}/{n}") is not None):
-        match = _DOMAIN.search(f"{path.name}/{name}")
-        assert match is not None
-        if domains is None or match[1] in domains:
-            found.add(match[1])
-            for row in _reviews(name, stream, errors):
-                yield f"{match[1]}/{match[2]}", row
+    for match, stream in matching(path, _DOMAIN, "no <domain>/positive.review or <domain>/negative.review"):
+        domain = match[1] or path.name  # the folder of one domain was given
+        if domains is None or domain in domains:
+            found.add(domain)
+            for row in _reviews(match.string, stream, errors):
+                yield f"{domain}/{match[2]}", row
     if missing := sorted(set(domains or ()) - found):
         raise ValueError(f"{path} holds no domain {', '.join(missing)}; found: {', '.join(sorted(found)) or 'none'}")
     if not found:
-        raise ValueError(f"{path} holds no <domain>/positive.review or <domain>/negative.review")
+        raise ValueError(f"domains={domains!r}; name at least one, or leave the option out")
 
 
 def _reviews(name: str, stream: IO[bytes], errors: str) -> Iterator[Row]:

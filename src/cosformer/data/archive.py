@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import tarfile
 import zipfile
 import zlib
@@ -47,6 +48,18 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
                 yield from _tar_members(path, stream, wanted)
             elif wanted(_plain_name(path.name)):
                 yield _plain_name(path.name), _checked(stream, path)
+
+
+def matching(path: Path, pattern: re.Pattern[str], wanted: str) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
+    """Those of the :func:`members` whose name ``pattern`` finds: (match, stream). Where there is none, ValueError says what
+    was ``wanted``; the whole name is ``match.string``."""
+    match = None
+    for name, stream in members(path, lambda n: pattern.search(n) is not None):
+        match = pattern.search(name)
+        assert match is not None
+        yield match, stream
+    if match is None:
+        raise ValueError(f"{path} holds {wanted}")
 
 
 def _folder_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -140,12 +153,7 @@ def text_lines(stream: IO[bytes], name: str, errors: str = "strict") -> Iterator
     if errors not in ("strict", "replace"):
         raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")
     for number, raw in enumerate(stream, start=1):
-        line = raw.removesuffix(b"\n").removesuffix(b"\r")
-        try:
-            text = line.decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            raise ValueError(_not_utf8(f"{name}, line {number}", error)) from None
-        yield number, text
+        yield number, decoded(raw.removesuffix(b"\n").removesuffix(b"\r"), f"{name}, line {number}", errors)
 
 
 def decoded(raw: bytes, where: str, errors: str) -> str:
@@ -153,11 +161,7 @@ def decoded(raw: bytes, where: str, errors: str) -> str:
     try:
         return raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise ValueError(_not_utf8(where, error)) from None
-
-
-def _not_utf8(where: str, error: UnicodeDecodeError) -> str:
-    return (
-        f"{where}: byte {error.start} (0x{error.object[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
-        "replacement characters with the option errors=replace"
-    )
+        raise ValueError(
+            f"{where}: byte {error.start} (0x{raw[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
+            "replacement characters with the option errors=replace"
+        ) from None

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from cosformer.data.archive import members
+from cosformer.data.archive import matching
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
@@ -64,9 +64,8 @@ def grey(colours: np.ndarray) -> np.ndarray:
 
 def read_rows(path: Path) -> Iterator[tuple[str, int, np.ndarray, np.ndarray]]:
     """(split, number of the batch, labels int64 [N], planar RGB uint8 [N, 3072]) of every batch file."""
-    for name, stream in members(path, lambda n: _FILE.search(n) is not None):
-        match = _FILE.search(name)
-        assert match is not None
+    for match, stream in matching(path, _FILE, "no data_batch_<n>(.bin) of CIFAR-10"):
+        name = match.string
         labels, colours = (_binary if match[3] else _pickled)(name, stream)
         if len(labels) and not 0 <= labels.min() <= labels.max() <= 9:
             row = int(np.flatnonzero((labels < 0) | (labels > 9))[0])

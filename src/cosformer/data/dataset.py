@@ -1,9 +1,10 @@
 """The one return type: a data set is splits of memory-mapped token sequences, a vocabulary, and how many classes."""
 
+import itertools
 import json
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -13,6 +14,7 @@ import numpy as np
 from cosformer.data.vocabulary import Vocabulary, vocabulary_from_json
 
 INDEX_FILE = "dataset.json"
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,25 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """What every loader returns. ``notes`` counts what was skipped, replaced or cut while it was prepared; ``options`` are
-    those it was prepared with."""
+class Description:
+    """What a builder says about the set it has written; ``notes`` counts what was skipped, replaced or cut."""
 
-    name: str
-    splits: MappingProxyType[str, Split]
     vocabulary: Vocabulary
-    num_classes: int | None
-    max_length: int | None
-    folder: Path
+    num_classes: int | None = None
+    max_length: int | None = None
     class_names: tuple[str, ...] | None = None
     image_size: tuple[int, int] | None = None
-    notes: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    options: MappingProxyType[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Description):
+    """What every loader returns; ``options`` are those it was prepared with."""
+
+    name: str
+    splits: Mapping[str, Split]
+    folder: Path
+    options: Mapping[str, Any]
 
     @property
     def vocab_size(self) -> int:
@@ -83,67 +90,42 @@ class Dataset:
         return "valid" if "valid" in self.splits else "test"
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a builder says about the set it has written."""
-
-    vocabulary: Vocabulary
-    num_classes: int | None = None
-    max_length: int | None = None
-    class_names: tuple[str, ...] | None = None
-    image_size: tuple[int, int] | None = None
-    notes: dict[str, int] = field(default_factory=dict)
-
-
 class SplitWriter:
     """Appends rows of one split to files, so that memory stays flat whatever the size of the set."""
 
     def __init__(self, folder: Path, name: str, dtype: Any, *, pair: bool, labels: bool) -> None:
-        self.name, self.dtype, self.pair, self.has_labels = name, np.dtype(dtype), pair, labels
-        self._columns = ("tokens", "second") if pair else ("tokens",)
+        self.name, self.dtype, self.has_labels = name, np.dtype(dtype), labels
         self._files: dict[str, BinaryIO] = {
             c: open(folder / f"{name}.{c}.bin", "wb")  # noqa: SIM115  (Writer closes them)
-            for c in self._columns
+            for c in (("tokens", "second") if pair else ("tokens",))
         }
-        self._lengths = {c: array("q") for c in self._columns}
+        self._lengths = {c: array("q") for c in self._files}
         self._labels = array("q")
         self._folder = folder
 
     def add(self, tokens: Any, label: int | None = None, second: Any = None) -> None:
         """One row."""
-        row = np.asarray(tokens, dtype=self.dtype)
-        self.add_many(
-            row,
-            [len(row)],
-            None if label is None else [label],
-            None if second is None else np.asarray(second, dtype=self.dtype),
-            None if second is None else [len(second)],
-        )
+        assert ("second" in self._files) == (second is not None)
+        self.add_many(tokens, [len(tokens)], None if label is None else [label])
+        if second is not None:
+            self._append("second", second, [len(second)])
 
-    def add_many(
-        self,
-        flat: np.ndarray,
-        lengths: Iterable[int],
-        labels: Iterable[int] | None = None,
-        second_flat: np.ndarray | None = None,
-        second_lengths: Iterable[int] | None = None,
-    ) -> None:
+    def add_many(self, flat: Any, lengths: Iterable[int], labels: Iterable[int] | None = None) -> None:
         """Many rows at once: their tokens one after the other, and how long each is."""
-        assert self.has_labels == (labels is not None) and self.pair == (second_flat is not None)
-        self._files["tokens"].write(np.ascontiguousarray(flat, dtype=self.dtype).tobytes())
-        self._lengths["tokens"].extend(lengths)
-        if labels is not None:
-            self._labels.extend(labels)
-        if second_flat is not None and second_lengths is not None:
-            self._files["second"].write(np.ascontiguousarray(second_flat, dtype=self.dtype).tobytes())
-            self._lengths["second"].extend(second_lengths)
+        assert self.has_labels == (labels is not None)
+        self._append("tokens", flat, lengths)
+        self._labels.extend(labels or ())
+
+    def _append(self, column: str, flat: Any, lengths: Iterable[int]) -> None:
+        self._files[column].write(np.ascontiguousarray(flat, dtype=self.dtype).tobytes())
+        self._lengths[column].extend(lengths)
 
     def close(self) -> dict[str, Any]:
         """Write offsets and labels; returns the entry of this split in the index."""
         rows = len(self._lengths["tokens"])
         sizes = {}
-        for column in self._columns:
-            self._files[column].close()
+        for column, file in self._files.items():
+            file.close()
             offsets = np.zeros(rows + 1, np.int64)
             np.cumsum(np.frombuffer(self._lengths[column], np.int64), out=offsets[1:])
             (self._folder / f"{self.name}.{column}.offsets.bin").write_bytes(offsets.tobytes())
@@ -174,19 +156,20 @@ class Writer:
         self._splits[name] = SplitWriter(self.folder, name, dtype, pair=pair, labels=labels)
         return self._splits[name]
 
+    def take(self, sizes: dict[str, int], rows: Iterator[tuple[np.ndarray, int]], bar: Any) -> None:
+        """For each split as many of the generated ``rows`` (ids below 256, and a label) as ``sizes`` says."""
+        for name, size in sizes.items():
+            split = self.split(name, np.uint8)
+            for tokens, label in itertools.islice(rows, size):
+                split.add(tokens, label)
+                bar.update(1)
+
     def finish(self, name: str, description: Description, key: dict[str, Any]) -> None:
         """Close every split and write the index, last: a folder without one is not a data set."""
-        index = {
-            "name": name,
-            "key": key,
-            "num_classes": description.num_classes,
-            "max_length": description.max_length,
-            "class_names": description.class_names,
-            "image_size": description.image_size,
-            "notes": description.notes,
-            "splits": {s: w.close() for s, w in self._splits.items()},
-            "vocabulary": description.vocabulary.save(self.folder),
-        }
+        about = {f.name: getattr(description, f.name) for f in fields(description) if f.name != "vocabulary"}
+        splits = {s: w.close() for s, w in self._splits.items()}
+        saved = description.vocabulary.save(self.folder)
+        index = {"name": name, "key": key, **about, "splits": splits, "vocabulary": saved}
         (self.folder / INDEX_FILE).write_text(json.dumps(index, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
@@ -220,8 +203,8 @@ def open_dataset(folder: Path) -> Dataset:
 
 def _reading_order(split: str) -> tuple[int, str]:
     """Train, valid, test, whatever order the files came in."""
-    order = ("train", "valid", "test")
-    return order.index(split.partition("_")[0]) if split.partition("_")[0] in order else len(order), split
+    name = split.partition("_")[0]
+    return SPLITS.index(name) if name in SPLITS else len(SPLITS), split
 
 
 def _mapped(path: Path, dtype: str, size: int) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.subwords import TOKENIZER_FILES, text_vocabulary
+from cosformer.data.subwords import TOKENIZER_FILES, batched, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary
 
 Row = tuple[str, str | None, int | None]  # first text, second text of a pair, label
@@ -19,7 +19,6 @@ _BATCH = 10_000
 
 def prepare_rows(
     name: str,
-    download: str,
     path: str | None,
     read: Callable[[Path], tuple[dict[str, list[Row]], dict[str, int]]],
     classes: tuple[str, ...],
@@ -28,15 +27,19 @@ def prepare_rows(
     max_length: int,
     **options: Any,
 ) -> Dataset:
-    """The set ``name`` of labelled texts. ``read``: its files to the rows of each split, and what else is to be noted.
-    ``options``: what else the result depends on."""
-    source = locate(name, download, path)
+    """The set ``name`` of labelled texts, from the download of that name. ``read``: its files to the rows of each split, of which
+    all or none have labels, and what else is to be noted. ``options``: what else the result depends on."""
+    source = locate(name, name, path)
     key = {"source": source.identity, "tokenizer": tokenizer_identity(tokenizer), "max_length": max_length, **options}
 
     def build(writer: Writer) -> Description:
         vocabulary = text_vocabulary(tokenizer)
         splits, notes = read(source.files())
-        cut = sum(encode_rows(writer, split, rows, vocabulary, max_length) for split, rows in splits.items())
+        cut = 0
+        for split, rows in splits.items():
+            labels = all(label is not None for _, _, label in rows)
+            out = writer.split(split, smallest_dtype(vocabulary.size), labels=labels)
+            cut += sum(add_rows(out, batch, vocabulary, max_length) for batch in batched(rows, _BATCH))
         return Description(vocabulary, len(classes), max_length, classes, notes=notes | {"rows cut": cut})
 
     return prepare(name, key, build)
@@ -55,12 +58,6 @@ def tokenizer_identity(tokenizer: str) -> Any:
 def smallest_dtype(vocab_size: int) -> Any:
     """uint16 where every id fits, else int32."""
     return np.uint16 if vocab_size <= 1 << 16 else np.int32
-
-
-def encode_rows(writer: Writer, split: str, rows: Sequence[Row], vocabulary: TextVocabulary, max_length: int) -> int:
-    """Encode and write ``rows`` as split ``split``; all have a label or none has. Returns how many were cut."""
-    out = writer.split(split, smallest_dtype(vocabulary.size), labels=all(label is not None for _, _, label in rows))
-    return sum(add_rows(out, rows[i : i + _BATCH], vocabulary, max_length) for i in range(0, len(rows), _BATCH))
 
 
 def add_rows(out: Any, rows: Sequence[Row], vocabulary: TextVocabulary, max_length: int) -> int:
@@ -100,6 +97,11 @@ def with_specials(
         return np.concatenate([[bos], a[:room], [eos]]), cut
     keep_b = min(length_b, max(room // 2, room - len(a)))
     return np.concatenate([[bos], a[: room - keep_b], between, b[:keep_b], [eos]]), cut
+
+
+def split_anew(rows: Sequence[Row], shares: Sequence[float], seed: int) -> dict[str, list[Row]]:
+    """The rows of train, valid and test, :func:`dealt` by three ``shares``."""
+    return {split: [rows[i] for i in part] for split, part in zip(SPLITS, dealt(len(rows), shares, seed), strict=True)}
 
 
 def dealt(count: int, shares: Sequence[float], seed: int) -> list[np.ndarray]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cosformer.data.archive import members, text_lines
+from cosformer.data.archive import matching, text_lines
 from cosformer.data.dataset import Dataset
-from cosformer.data.encoding import Row, dealt, prepare_rows
+from cosformer.data.encoding import Row, prepare_rows, split_anew
 
-_FILE = re.compile(r"(?:^|/)(train|dev|test)(_matched|_mismatched)?\.(tsv|jsonl)$")
+# the folder original/ of GLUE's archives holds other files of the same names
+_FILE = re.compile(r"^(?!(?:.*/)?original/)(?:.*/)?(train|dev|test)(_matched|_mismatched)?\.(tsv|jsonl)$")
 _SPLITS = {"train": "train", "dev": "valid", "test": "test"}
 
 
@@ -103,22 +104,20 @@ def _glue(
     def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
         splits, dropped = read_splits(files, name, errors)
         if resplit is not None:
-            pool = [row for rows in splits.values() for row in rows if row[2] is not None]
-            parts = dealt(len(pool), resplit, seed)
-            splits = {s: [pool[i] for i in part] for s, part in zip(("train", "valid", "test"), parts, strict=True)}
+            labelled = [row for rows in splits.values() for row in rows if row[2] is not None]
+            splits = split_anew(labelled, resplit, seed)
         return splits, {"rows dropped": dropped}
 
     options = {"tokenizer": tokenizer, "max_length": max_length, "resplit": shares, "seed": seed, "errors": errors}
-    return prepare_rows(name, name, path, read, _FORMS[name].classes, **options)
+    return prepare_rows(name, path, read, _FORMS[name].classes, **options)
 
 
 def read_splits(path: Path, name: str, errors: str) -> tuple[dict[str, list[Row]], int]:
     """The rows of each split of set ``name``, and how many were dropped."""
     form, splits, dropped = _FORMS[name], {}, 0
-    for file, stream in members(path, lambda n: _FILE.search(n) is not None and "/original/" not in f"/{n}"):
-        match = _FILE.search(file)
-        assert match is not None
-        split = _SPLITS[match[1]] + ("_mismatched" if match[2] == "_mismatched" else "")
+    wanted = "none of train.tsv, dev.tsv, test.tsv (or .jsonl, or dev_matched and the like)"
+    for match, stream in matching(path, _FILE, wanted):
+        file, split = match.string, _SPLITS[match[1]] + ("_mismatched" if match[2] == "_mismatched" else "")
         if split in splits:
             raise ValueError(f"{path} holds more than one file for the split {split!r}; the second is {file}")
         read = _json_rows if match[3] == "jsonl" else _tsv_rows
@@ -128,8 +127,6 @@ def read_splits(path: Path, name: str, errors: str) -> tuple[dict[str, list[Row]
         labelled = sum(row[2] is not None for row in splits[split])
         if labelled not in (0, len(splits[split])):
             raise ValueError(f"{file}: only {labelled} of {len(splits[split])} rows have a label")
-    if not splits:
-        raise ValueError(f"{path} holds none of train.tsv, dev.tsv, test.tsv (or .jsonl, or dev_matched and the like)")
     return splits, dropped
 
 

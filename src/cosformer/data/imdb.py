@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cosformer.data.archive import decoded, members
+from cosformer.data.archive import decoded, matching
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
@@ -46,15 +46,13 @@ def imdb(
             for split, reviews in read_reviews(files).items()
         }, {}
 
-    return prepare_rows("imdb", "imdb", path, read, CLASSES, tokenizer=tokenizer, max_length=max_length, errors=errors)
+    return prepare_rows("imdb", path, read, CLASSES, tokenizer=tokenizer, max_length=max_length, errors=errors)
 
 
 def read_reviews(path: Path) -> dict[str, list[tuple[bytes, int]]]:
     """(raw bytes, 1 = positive) of each review of ``train`` and ``test``, by class and number whatever the archive's order."""
     found: dict[str, list[tuple[int, int, bytes]]] = {"train": [], "test": []}
-    for name, stream in members(path, lambda n: _REVIEW.search(n) is not None):
-        match = _REVIEW.search(name)
-        assert match is not None
+    for match, stream in matching(path, _REVIEW, "no reviews named train/pos/<id>_<rating>.txt or the like"):
         split, polarity, number, _ = match.groups()
         found[split].append((int(polarity == "pos"), int(number), stream.read()))
     for split, reviews in found.items():

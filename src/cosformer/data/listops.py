@@ -1,33 +1,26 @@
 """ListOps (Long Range Arena): nested MIN, MAX, MED and SM over digits; made here, or read from the official TSV files."""
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from cosformer.data.archive import members, text_lines
+from cosformer.data.archive import matching, text_lines
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.listops_trees import (
-    CLOSE,
-    LONGER_THAN,
-    MAX_ARGUMENTS,
-    MAX_DEPTH,
-    OPERATORS,
-    SHORTER_THAN,
-    generate,
-)
+from cosformer.data.listops_trees import BENCHMARK, CLOSE, OPERATORS, Rules, generate
 from cosformer.data.vocabulary import Words
 from cosformer.terminal import progress_bar
 
 TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
 _IDS = {token: i for i, token in enumerate(TOKENS)}
 MAX_LENGTH = 2000
-RULES = {"max_depth": MAX_DEPTH, "max_arguments": MAX_ARGUMENTS}
-RULES |= {"longer_than": LONGER_THAN, "shorter_than": SHORTER_THAN}
 _FILES = {"basic_train.tsv": "train", "basic_val.tsv": "valid", "basic_test.tsv": "test"}
+_FILE = re.compile(r"(?:^|/)(basic_(?:train|val|test)\.tsv)$")
 
 
 def listops(
@@ -36,11 +29,11 @@ def listops(
     train: int = 96_000,
     valid: int = 2_000,
     test: int = 2_000,
-    max_depth: int = MAX_DEPTH,
-    max_arguments: int = MAX_ARGUMENTS,
+    max_depth: int = BENCHMARK.max_depth,
+    max_arguments: int = BENCHMARK.max_arguments,
     max_length: int = MAX_LENGTH,
-    longer_than: int = LONGER_THAN,
-    shorter_than: int = SHORTER_THAN,
+    longer_than: int = BENCHMARK.longer_than,
+    shorter_than: int = BENCHMARK.shorter_than,
     seed: int = 0,
     workers: int | None = None,
 ) -> Dataset:
@@ -59,33 +52,32 @@ def listops(
 
         return prepare("listops", {"source": source.identity, "max_length": max_length}, read)
 
-    rules = {"max_depth": max_depth, "max_arguments": max_arguments}
-    rules |= {"longer_than": longer_than, "shorter_than": shorter_than}
-    sizes = {"train": train, "valid": valid, "test": test}
-    return _generated("listops", sizes, seed, max_length, workers, rules)
+    rules = Rules(max_depth, max_arguments, longer_than, shorter_than)
+    return _generated("listops", {"train": train, "valid": valid, "test": test}, seed, rules, max_length, workers)
 
 
 def listops_small(*, train: int = 4_000, valid: int = 500, test: int = 500, seed: int = 0) -> Dataset:
     """ListOps by the same rules, small enough to be made while you wait."""
-    return _generated("listops-small", {"train": train, "valid": valid, "test": test}, seed, MAX_LENGTH, None, RULES)
+    return _generated("listops-small", {"train": train, "valid": valid, "test": test}, seed)
 
 
 def _generated(
-    name: str, sizes: dict[str, int], seed: int, max_length: int, workers: int | None, rules: dict[str, int]
+    name: str,
+    sizes: dict[str, int],
+    seed: int,
+    rules: Rules = BENCHMARK,
+    max_length: int = MAX_LENGTH,
+    workers: int | None = None,
 ) -> Dataset:
-    """As many trees as ``sizes`` says for each split, prepared under ``name``; ``rules`` are the generator's."""
+    """As many trees as ``sizes`` says for each split, prepared under ``name``."""
     options = {"sizes": sizes, "length": max_length, "seed": seed}
-    options |= {key.removeprefix("max_"): value for key, value in rules.items()}
+    options |= {key.removeprefix("max_"): value for key, value in asdict(rules).items()}
 
     def build(writer: Writer) -> Description:
-        rows = generate(sum(sizes.values()), seed=seed, workers=workers, **rules)
-        with progress_bar(name, sum(sizes.values())) as bar:
-            for split_name, size in sizes.items():
-                split = writer.split(split_name, np.uint8)
-                for _ in range(size):
-                    tokens, label = next(rows)
-                    split.add(tokens[:max_length], label)
-                    bar.update(1)
+        count = sum(sizes.values())
+        rows = generate(count, seed=seed, rules=rules, workers=workers)
+        with progress_bar(name, count) as bar:
+            writer.take(sizes, ((tokens[:max_length], label) for tokens, label in rows), bar)
         return Description(Words(TOKENS), 10, max_length)
 
     return prepare(name, options, build)
@@ -102,43 +94,25 @@ def encode(expression: str) -> np.ndarray:
 
 def to_text(tokens: np.ndarray) -> str:
     """The official, fully parenthesised form: an operator with k arguments opens k + 1 parentheses."""
-    opens: list[int] = []
-    counts: dict[int, int] = {}
-    listed = tokens.tolist()
-    # how many arguments each operator has decides how many parentheses stand before it
-    for place, token in enumerate(listed):
-        if token == CLOSE:
-            opens.pop()
-        if opens and token != CLOSE:
-            counts[opens[-1]] += 1
-        if 0 < token < CLOSE:
-            opens.append(place)
-            counts[place] = 0
-    words: list[str] = []
-    depth = 0
-    for place, token in enumerate(listed):
+    open_lists: list[list[str]] = [[]]  # of each operator not yet closed: its name and its arguments so far
+    for token in tokens.tolist():
         if token < CLOSE:
-            words += ["("] * (counts[place] + 1) + [TOKENS[token]]
-            depth += 1
-            continue
-        words.append(TOKENS[token])
-        if token == CLOSE:
-            words.append(")")
-            depth -= 1
-        if depth:
-            words.append(")")
-    return " ".join(words)
+            open_lists.append([TOKENS[token]])
+        elif token > CLOSE:
+            open_lists[-1].append(TOKENS[token])
+        else:
+            text, *arguments = open_lists.pop()
+            for argument in (*arguments, "]"):
+                text = f"( {text} {argument} )"
+            open_lists[-1].append(text)
+    return open_lists[0][0]
 
 
-def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> int:
-    """Write rows in the official form (header ``Source``, ``Target``); returns how many."""
-    count = 0
+def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> None:
+    """Write rows in the official form (header ``Source``, ``Target``)."""
     with open(path, "w", encoding="ascii", newline="") as file:
         file.write("Source\tTarget\r\n")
-        for tokens, label in rows:
-            file.write(f"{to_text(tokens)}\t{label}\r\n")
-            count += 1
-    return count
+        file.writelines(f"{to_text(tokens)}\t{label}\r\n" for tokens, label in rows)
 
 
 def write_official(dataset: Dataset, folder: Path) -> list[Path]:
@@ -171,13 +145,10 @@ def read_tsv(stream: IO[bytes], name: str) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def _read_files(path: Path, writer: Writer, max_length: int) -> int:
-    found = cut = 0
-    for name, stream in members(path, lambda n: n.rpartition("/")[2] in _FILES):
-        found += 1
-        split = writer.split(_FILES[name.rpartition("/")[2]], np.uint8)
-        for tokens, label in read_tsv(stream, name):
+    cut = 0
+    for match, stream in matching(path, _FILE, f"none of {', '.join(_FILES)}"):
+        split = writer.split(_FILES[match[1]], np.uint8)
+        for tokens, label in read_tsv(stream, match.string):
             cut += len(tokens) > max_length
             split.add(tokens[:max_length], label)
-    if not found:
-        raise ValueError(f"{path} holds none of {', '.join(_FILES)}")
     return cut

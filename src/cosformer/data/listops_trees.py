@@ -1,11 +1,8 @@
-"""The ListOps generator: many trees at once, level by level, by the benchmark's rules.
-
-A node at depth t (the root is at 1) is an operator with chance 1/4 while t < ``max_depth``, else a digit; an operator has 2 to
-``max_arguments`` arguments. Trees with ``longer_than`` < length < ``shorter_than`` tokens are kept, duplicates are not.
-"""
+"""The ListOps generator: many trees at once, level by level, by the benchmark's rules."""
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,39 +11,40 @@ from cosformer.data.parallel import in_order
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE, FIRST_DIGIT = 5, 6  # ids: 0 pads, 1..4 are operators
-MAX_DEPTH, MAX_ARGUMENTS = 10, 10
-LONGER_THAN, SHORTER_THAN = 500, 2000
 _OPERATOR_CHANCE = 0.25
 _PATIENCE = 1000  # chunks without one kept tree before giving up
 _ROOTS = 8192  # trees of one chunk, of which about one in twelve is kept
 
 
+@dataclass(frozen=True)
+class Rules:
+    """A node at depth t (the root is at 1) is an operator with chance 1/4 while t < ``max_depth``, else a digit; an operator has
+    2 to ``max_arguments`` arguments. Trees with ``longer_than`` < length < ``shorter_than`` tokens are kept, duplicates are not.
+    """
+
+    max_depth: int = 10
+    max_arguments: int = 10
+    longer_than: int = 500
+    shorter_than: int = 2000
+
+
+BENCHMARK = Rules()
+
+
 def generate(
-    rows: int,
-    *,
-    seed: int,
-    max_depth: int = MAX_DEPTH,
-    max_arguments: int = MAX_ARGUMENTS,
-    longer_than: int = LONGER_THAN,
-    shorter_than: int = SHORTER_THAN,
-    workers: int | None = None,
+    rows: int, *, seed: int, rules: Rules = BENCHMARK, workers: int | None = None
 ) -> Iterator[tuple[np.ndarray, int]]:
     """``rows`` different trees as (ids uint8, value). The result depends on ``seed`` and not on ``workers``."""
-    if rows < 0 or max_depth < 2 or max_arguments < 2:
-        raise ValueError(
-            f"rows={rows} must be >= 0, max_depth={max_depth} and max_arguments={max_arguments} at least 2"
-        )
-    lengths = {"longer_than": longer_than, "shorter_than": shorter_than}
-    make = partial(make_chunk, seed=seed, max_depth=max_depth, max_arguments=max_arguments, **lengths)
+    depth, arguments = rules.max_depth, rules.max_arguments
+    if rows < 0 or depth < 2 or arguments < 2:
+        raise ValueError(f"rows={rows} must be >= 0, max_depth={depth} and max_arguments={arguments} at least 2")
     # one chunk brings some 680 rows: for fewer than that no second process is worth its start
-    yield from _unique(in_order(make, 1 if rows < 600 else workers), rows, longer_than, shorter_than)
+    chunks = in_order(partial(make_chunk, seed=seed, rules=rules), 1 if rows < 600 else workers)
+    yield from _unique(chunks, rows, rules)
 
 
 def _unique(
-    chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]],
-    rows: int,
-    longer_than: int = LONGER_THAN,
-    shorter_than: int = SHORTER_THAN,
+    chunks: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: int, rules: Rules = BENCHMARK
 ) -> Iterator[tuple[np.ndarray, int]]:
     seen: set[bytes] = set()
     if rows == 0:
@@ -56,8 +54,9 @@ def _unique(
         barren = 0 if len(values) else barren + 1
         if barren == _PATIENCE:
             raise ValueError(
-                f"no tree of {longer_than} to {shorter_than} tokens among {_PATIENCE * _ROOTS:,}; such depths and numbers of "
-                f"arguments do not reach that length: take the defaults ({MAX_DEPTH} and {MAX_ARGUMENTS}) or larger ones"
+                f"no tree of {rules.longer_than} to {rules.shorter_than} tokens among {_PATIENCE * _ROOTS:,}; such depths and"
+                f" numbers of arguments do not reach that length: take the defaults ({BENCHMARK.max_depth} and"
+                f" {BENCHMARK.max_arguments}) or larger ones"
             )
         for i, value in enumerate(values.tolist()):
             tokens = flat[offsets[i] : offsets[i + 1]]
@@ -69,20 +68,11 @@ def _unique(
                     return
 
 
-def make_chunk(
-    chunk: int,
-    *,
-    seed: int,
-    max_depth: int,
-    max_arguments: int,
-    longer_than: int = LONGER_THAN,
-    shorter_than: int = SHORTER_THAN,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_chunk(chunk: int, *, seed: int, rules: Rules = BENCHMARK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All kept trees of chunk number ``chunk``: (flat ids, offsets, values)."""
-    rng = np.random.default_rng([seed, chunk])
-    levels = _grow(rng, max_depth, max_arguments, shorter_than)
+    levels = _grow(np.random.default_rng([seed, chunk]), rules)
     sizes = _sizes(levels)
-    kept = np.flatnonzero((sizes[0] > longer_than) & (sizes[0] < shorter_than))
+    kept = np.flatnonzero((sizes[0] > rules.longer_than) & (sizes[0] < rules.shorter_than))
     levels, sizes = _keep_roots(levels, sizes, kept)
     offsets = np.zeros(len(kept) + 1, np.int64)
     np.cumsum(sizes[0], out=offsets[1:])
@@ -97,19 +87,19 @@ class _Level:
         self.is_operator = arguments > 0
 
 
-def _grow(rng: np.random.Generator, max_depth: int, max_arguments: int, shorter_than: int) -> list[_Level]:
+def _grow(rng: np.random.Generator, rules: Rules) -> list[_Level]:
     parent = np.arange(_ROOTS)
     root = parent
     length = np.zeros(_ROOTS, np.int64)
     levels: list[_Level] = []
-    for depth in range(1, max_depth + 1):
+    for depth in range(1, rules.max_depth + 1):
         n = len(parent)
-        operator = rng.random(n) <= _OPERATOR_CHANCE if depth < max_depth else np.zeros(n, bool)
+        operator = rng.random(n) <= _OPERATOR_CHANCE if depth < rules.max_depth else np.zeros(n, bool)
         token = np.where(operator, rng.integers(1, CLOSE, n), rng.integers(FIRST_DIGIT, FIRST_DIGIT + 10, n))
-        arguments = np.where(operator, rng.integers(2, max_arguments + 1, n), 0)
+        arguments = np.where(operator, rng.integers(2, rules.max_arguments + 1, n), 0)
         length += np.bincount(root, 1.0 + operator, minlength=_ROOTS).astype(np.int64)
         # a tree that is too long already will be refused: it need not grow on
-        arguments[length[root] >= shorter_than] = 0
+        arguments[length[root] >= rules.shorter_than] = 0
         levels.append(_Level(parent, token.astype(np.uint8), arguments))
         parent = np.repeat(np.arange(n), arguments)
         root = root[parent]

@@ -9,7 +9,7 @@ import numpy as np
 
 from cosformer.data.archive import members, text_lines
 from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.parallel import in_order
 from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, SIZE, Images, draw
@@ -50,9 +50,9 @@ def pathfinder(
         def read(writer: Writer) -> Description:
             pixels, labels, skipped = read_folder(source.files(), level)
             tenth = len(labels) // 10
-            bounds = {"train": (0, len(labels) - 2 * tenth), "valid": (len(labels) - 2 * tenth, len(labels) - tenth)}
-            for name, (first, last) in (bounds | {"test": (len(labels) - tenth, len(labels))}).items():
-                _add(writer, name, pixels[first:last], labels[first:last])
+            cuts = [len(labels) - 2 * tenth, len(labels) - tenth]
+            for name, rows, own in zip(SPLITS, np.split(pixels, cuts), np.split(labels, cuts), strict=True):
+                writer.split(name, np.uint8).add_many(rows, [SIZE * SIZE] * len(own), own.tolist())
             return about(notes={"empty images skipped": skipped})
 
         return prepare("pathfinder", {"source": source.identity, "level": level, "lra": lra_padding}, read)
@@ -60,14 +60,9 @@ def pathfinder(
     sizes = {"train": train, "valid": valid, "test": test}
 
     def build(writer: Writer) -> Description:
-        images = _images(sum(sizes.values()), level, seed, workers)
-        with progress_bar(f"pathfinder {level}", sum(sizes.values()), "images") as bar:
-            for name, size in sizes.items():
-                split = writer.split(name, np.uint8)
-                for _ in range(size):
-                    pixels, label = next(images)
-                    split.add(pixels.reshape(-1), label)
-                    bar.update(1)
+        count = sum(sizes.values())
+        with progress_bar(f"pathfinder {level}", count, "images") as bar:
+            writer.take(sizes, _images(count, level, seed, workers), bar)
         return about()
 
     return prepare("pathfinder", {"sizes": sizes, "level": level, "lra": lra_padding, "seed": seed}, build)
@@ -98,11 +93,7 @@ def draw_chunk(chunk: int, *, level: str, seed: int) -> Images:
 
 def _images(count: int, level: str, seed: int, workers: int | None) -> Iterator[tuple[np.ndarray, int]]:
     for images in in_order(partial(draw_chunk, level=level, seed=seed), workers, -(-count // CHUNK)):
-        yield from zip(images.pixels, images.labels.tolist(), strict=True)
-
-
-def _add(writer: Writer, name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
-    writer.split(name, np.uint8).add_many(pixels, [SIZE * SIZE] * len(labels), labels.tolist())
+        yield from zip(images.pixels.reshape(CHUNK, -1), images.labels.tolist(), strict=True)
 
 
 def write_official(dataset: Dataset, folder: Path) -> list[Path]:

@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 
 from cosformer.data.cache import prepare
-from cosformer.data.dataset import Dataset, Description, Writer
+from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.vocabulary import Bytes
 
 # tests and generated tables would crowd out code and prose; site-packages is not the library
-_LEFT_OUT = {
-    "test",
-    "tests",
-    "idle_test",
-    "site-packages",
-    "dist-packages",
-    "__pycache__",
-    "lib2to3",
-    "encodings",
-    "config",
-}
-_SPLITS = ("train", "valid", "test")
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_LEFT_OUT |= {"lib2to3", "encodings", "config"}
 _LARGEST = 200_000  # bytes of one file: larger ones are tables
 
 
@@ -46,7 +36,7 @@ def python(*, max_bytes: int = 4_000_000, seed: int = 0) -> Dataset:
     def build(writer: Writer) -> Description:
         vocabulary = Bytes(special=True)
         eos = np.array([vocabulary.eos_id], np.uint16)
-        splits = {name: writer.split(name, np.uint16, labels=False) for name in _SPLITS}
+        splits = {name: writer.split(name, np.uint16, labels=False) for name in SPLITS}
         for name, split in dealt.items():
             lines = (root / name).read_bytes().splitlines(keepends=True)
             rows = [*(Bytes.ids(line) for line in lines), eos]

@@ -5,7 +5,7 @@ import json
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, AnyStr
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _NAMES = {
 }
 _FILE = "tokenizer.json"
 TOKENIZER_FILES = (_FILE, "vocab.json", "merges.txt", "vocab.txt")  # each may have .xz at the end
+T = TypeVar("T")
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
@@ -143,13 +144,8 @@ def _read(path: Path) -> str | None:
     return lzma.open(packed, "rt", encoding="utf-8").read() if packed.is_file() else None
 
 
-def batched(lines: Iterable[AnyStr], size: int) -> Iterator[list[AnyStr]]:
-    """Lists of up to ``size`` lines."""
-    batch: list[AnyStr] = []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of up to ``size`` rows."""
+    rest = iter(rows)
+    while batch := list(itertools.islice(rest, size)):
         yield batch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cosformer.data.archive import members, text_lines
+from cosformer.data.archive import matching, text_lines
 from cosformer.data.cache import fingerprint, prepare
 from cosformer.data.dataset import Dataset, Description, SplitWriter, Writer
 from cosformer.data.download import locate
@@ -134,10 +134,6 @@ def _add_lines(split: SplitWriter, ids: np.ndarray, lengths: np.ndarray, vocabul
 
 def _files(path: Path, *, any_file: bool = False) -> Iterator[tuple[str, Iterator[str]]]:
     """(split, its lines) of each file of the set; with ``any_file`` of every file there is."""
-    found = False
-    for name, stream in members(path, lambda n: any_file or _FILE.search(n) is not None):
-        found = True
-        match = _FILE.search(name)
-        yield (match[1] if match else name), (line for _, line in text_lines(stream, name))
-    if not found:
-        raise ValueError(f"{path} holds no file named wiki.train.tokens, wiki.valid.raw or the like")
+    pattern = re.compile("(.*)") if any_file else _FILE
+    for match, stream in matching(path, pattern, "no file named wiki.train.tokens, wiki.valid.raw or the like"):
+        yield match[1], (line for _, line in text_lines(stream, match.string))

@@ -1,6 +1,7 @@
 """Fine-tuning, the paper's tables 1 and 3: a pre-trained encoder learns to classify texts, "same protocol as RoBERTa"."""
 
 from functools import partial
+from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
 from cosformer.recipes.short import short_training
@@ -22,23 +23,13 @@ _SMALL_OPTIONS: dict[str, dict[str, Option]] = {"amazon": {"fraction": 0.01}}
 def _full(name: str) -> Experiment:
     """RoBERTa's recipe: 32 rows an update, peak rate 1e-5, down in a line to 0, weight decay 0.1, no clipping."""
     steps, warmup = _UPDATES[name]
+    adam: dict[str, Any] = {"lr": 1e-5, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.1, "schedule": "linear"}
     return Experiment(
         recipe=f"finetune-{name}",
         task="classify",
         data=DataConfig(name, {"tokenizer": "start", "max_length": 512}),
         model=ModelConfig("roberta_base"),
-        train=TrainConfig(
-            steps=steps,
-            batch=32,
-            lr=1e-5,
-            beta2=0.98,
-            eps=1e-6,
-            weight_decay=0.1,
-            schedule="linear",
-            warmup=warmup,
-            eval_every=1_000,
-            save_every=1_000,
-        ),
+        train=TrainConfig(steps=steps, batch=32, **adam, warmup=warmup, eval_every=1_000, save_every=1_000),
         note=f"Starts from a run of mlm-wikitext103 or from a RoBERTa checkpoint, given as --start.{_NOTES.get(name, '')}",
     )
 

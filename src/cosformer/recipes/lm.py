@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
 from cosformer.recipes.short import short_training
@@ -47,17 +48,7 @@ def lm_wikitext103_adam() -> Experiment:
         task="lm",
         data=DataConfig("wikitext103", {"tokenizer": "words"}, length=_BLOCK),
         model=ModelConfig("adaptive_lm", max_len=_BLOCK, dropout=0.1),
-        train=TrainConfig(
-            steps=150_000,
-            batch=128,
-            lr=5e-4,
-            beta2=0.98,
-            weight_decay=0.01,
-            schedule="inverse_sqrt",
-            warmup=8_000,
-            eval_every=5_000,
-            save_every=1_000,
-        ),
+        train=_adam(steps=150_000, batch=128, warmup=8_000, eval_every=5_000, save_every=1_000),
         note="Optimiser, batch and dropout of the authors' later scripts, which make 100,000 updates; length and 150,000 updates"
         " are the paper's. Attention dropout is 0 (the host has 0.1).",
     )
@@ -72,20 +63,14 @@ def lm_wikitext2() -> Experiment:
         model=ModelConfig(
             "adaptive_lm", max_len=_BLOCK, fields={"adaptive_cutoffs": None, "embedding_range": 1_024**-0.5}
         ),
-        train=TrainConfig(
-            steps=6_000,
-            batch=32,
-            lr=5e-4,
-            beta2=0.98,
-            weight_decay=0.01,
-            schedule="inverse_sqrt",
-            warmup=1_000,
-            eval_every=250,
-            save_every=250,
-        ),
+        train=_adam(steps=6_000, batch=32, warmup=1_000, eval_every=250, save_every=250),
         note="Not in the paper: the host and optimiser of lm-wikitext103-adam with the host's own dropout (0.3); batch, warm-up"
         " and updates are our guess. No adaptive softmax: its bands are made for eight times as many words.",
     )
+
+
+def _adam(**others: Any) -> TrainConfig:
+    return TrainConfig(lr=5e-4, beta2=0.98, weight_decay=0.01, schedule="inverse_sqrt", **others)
 
 
 def lm_wikitext103_adam_small() -> Experiment:

@@ -1,5 +1,7 @@
 """Long Range Arena, the paper's tables 4 and 5: the benchmark's own settings for its Transformer, and small ones."""
 
+from typing import Any
+
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
 from cosformer.recipes.short import short_training
 
@@ -29,41 +31,22 @@ def lra_retrieval() -> Experiment:
 
 def lra_image() -> Experiment:
     """Grey CIFAR-10, 1,024 pixels; pixels of value 0 count as padding, as in the benchmark."""
-    train = _train(steps=35_000, batch=256, lr=5e-4, warmup=175, eval_every=175, cycle=35_000, weight_decay=0.0)
+    train = _train(steps=35_000, batch=256, lr=5e-4, warmup=175, eval_every=175, cycle=35_000)
     return _lra("image", DataConfig("image", {"lra_padding": True}), train)
 
 
 def lra_pathfinder() -> Experiment:
     """Pathfinder, hard level, 1,024 pixels; the black background counts as padding, as in the benchmark."""
-    train = _train(steps=62_400, batch=512, lr=1e-3, warmup=312, eval_every=312, cycle=62_400, weight_decay=0.0)
+    train = _train(steps=62_400, batch=512, lr=1e-3, warmup=312, eval_every=312, cycle=62_400)
     note = " That the hard level is meant is not stated by the benchmark."
     return _lra("pathfinder", DataConfig("pathfinder", {"level": "hard", "lra_padding": True}), train, note)
 
 
-def _train(
-    *,
-    steps: int,
-    batch: int,
-    lr: float,
-    warmup: int,
-    eval_every: int,
-    cycle: int | None = None,
-    weight_decay: float = 0.1,
-) -> TrainConfig:
-    """The benchmark's Adam; with ``cycle`` its cosine, without its inverse square root."""
-    return TrainConfig(
-        steps=steps,
-        batch=batch,
-        lr=lr,
-        beta2=0.98,
-        eps=1e-9,
-        weight_decay=weight_decay,
-        schedule="inverse_sqrt" if cycle is None else "cosine",
-        warmup=warmup,
-        cycle=cycle,
-        eval_every=eval_every,
-        save_every=eval_every,
-    )
+def _train(*, eval_every: int, cycle: int | None = None, **others: Any) -> TrainConfig:
+    """The benchmark's Adam; with ``cycle`` its cosine and no weight decay, without its inverse square root."""
+    schedule, decay = ("inverse_sqrt", 0.1) if cycle is None else ("cosine", 0.0)
+    every = {"eval_every": eval_every, "save_every": eval_every}
+    return TrainConfig(beta2=0.98, eps=1e-9, weight_decay=decay, schedule=schedule, cycle=cycle, **every, **others)
 
 
 def _lra(name: str, data: DataConfig, train: TrainConfig, note: str = "", task: str = "classify") -> Experiment:
@@ -86,14 +69,13 @@ def lra_listops_small() -> Experiment:
 
 
 def lra_text_small() -> Experiment:
-    options: dict[str, Option] = {"max_length": 1_024}
-    return _small("text", options, "the first 1,024 bytes of a review", layers=1, batch=16, steps=700, lr=2e-3)
+    shrunk = "the first 1,024 bytes of a review"
+    return _small("text", {"max_length": 1_024}, shrunk, layers=1, batch=16, steps=700, lr=2e-3)
 
 
 def lra_retrieval_small() -> Experiment:
-    options: dict[str, Option] = {"max_length": 512}
     shrunk = "the first 512 bytes of each paper"
-    return _small("retrieval", options, shrunk, layers=1, batch=16, steps=400, lr=1e-3, task="match")
+    return _small("retrieval", {"max_length": 512}, shrunk, layers=1, batch=16, steps=400, lr=1e-3, task="match")
 
 
 def lra_image_small() -> Experiment:

@@ -1,6 +1,7 @@
 """Masked language modelling, the pre-training of the paper's tables 1 and 3: RoBERTa with its attention exchanged."""
 
 from functools import partial
+from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
 from cosformer.recipes.short import short_training
@@ -34,21 +35,10 @@ def mlm_wikitext2() -> Experiment:
     )
 
 
-def _train(*, steps: int, batch: int, warmup: int, eval_every: int) -> TrainConfig:
+def _train(*, eval_every: int, **others: Any) -> TrainConfig:
     """RoBERTa's optimiser: Adam with weight decay, a rate that rises and then falls in a line to 0, no clipping."""
-    return TrainConfig(
-        steps=steps,
-        batch=batch,
-        lr=5e-4,
-        beta2=0.98,
-        eps=1e-6,
-        weight_decay=0.01,
-        schedule="linear",
-        warmup=warmup,
-        micro_batch=4,
-        eval_every=eval_every,
-        save_every=eval_every,
-    )
+    adam: dict[str, Any] = {"lr": 5e-4, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "schedule": "linear"}
+    return TrainConfig(**adam, micro_batch=4, eval_every=eval_every, save_every=eval_every, **others)
 
 
 def _small(data: str) -> Experiment:

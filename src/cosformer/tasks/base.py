@@ -14,6 +14,10 @@ from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.presets import preset
 
+# fields of CosformerConfig -> those of ModelConfig that set them
+SIZES = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
+SIZES |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -44,21 +48,21 @@ class Task(ABC):
 
     # --- the model
 
-    @abstractmethod
     def model_fields(self) -> dict[str, Any]:
         """Fields of CosformerConfig that the data decides: vocabulary, classes, longest row, special tokens."""
+        vocabulary = self.dataset.vocabulary
+        return {
+            "vocab_size": vocabulary.size,
+            "max_position_embeddings": self.length,
+            "pad_token_id": vocabulary.pad_id,
+            "bos_token_id": vocabulary.bos_id,
+            "eos_token_id": vocabulary.eos_id,
+        }
 
     def config(self, model: ModelConfig) -> CosformerConfig:
         """The architecture that ``model`` names, fitted to this task's data."""
-        changes: dict[str, Any] = dict(self.model_fields())
-        named = {
-            "num_hidden_layers": model.layers,
-            "hidden_size": model.width,
-            "num_attention_heads": model.heads,
-            "intermediate_size": model.feed_forward,
-            "max_position_embeddings": model.max_len,
-            "hidden_dropout_prob": model.dropout,
-        }
+        changes = self.model_fields()
+        named = {field: getattr(model, ours) for field, ours in SIZES.items()} | {"hidden_dropout_prob": model.dropout}
         changes |= {key: value for key, value in named.items() if value is not None}
         layers = model.layers or preset(model.preset).num_hidden_layers
         changes |= _attentions(model.attention, dict(model.attention_options), layers)
@@ -67,9 +71,9 @@ class Task(ABC):
     # --- training rows
 
     @property
-    @abstractmethod
     def train_rows(self) -> int:
         """How many rows one pass over the training split has."""
+        return len(self.dataset.splits["train"])
 
     @abstractmethod
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
@@ -114,7 +118,8 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode, gradients are off."""
+        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode and on the batch's device,
+        gradients are off."""
 
     @abstractmethod
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:

@@ -44,14 +44,7 @@ class Classify(Task):
         return [part.tokens for part in self.dataset.splits.values()]
 
     def model_fields(self) -> dict[str, Any]:
-        return {
-            "vocab_size": self.dataset.vocab_size,
-            "num_labels": self.dataset.num_classes,
-            "max_position_embeddings": self.length,
-            "pad_token_id": self.dataset.pad_id,
-            "bos_token_id": self.dataset.vocabulary.bos_id,
-            "eos_token_id": self.dataset.vocabulary.eos_id,
-        }
+        return super().model_fields() | {"num_labels": self.dataset.num_classes}
 
     def config(self, model: ModelConfig) -> CosformerConfig:
         config = super().config(model)
@@ -64,10 +57,6 @@ class Classify(Task):
         return config
 
     # --- training rows
-
-    @property
-    def train_rows(self) -> int:
-        return len(self.dataset.splits["train"])
 
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
         return self._row(self._labelled("train"), index)
@@ -107,9 +96,8 @@ class Classify(Task):
         return np.arange(size) * rows // size
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
-        labels = batch.pop("labels")
-        return answer_sums(model(**batch).logits.float(), labels)
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        return answer_sums(model(**inputs).logits.float(), batch["labels"])
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
         return answer_scores(sums)

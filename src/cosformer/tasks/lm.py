@@ -49,16 +49,8 @@ class LM(Task):
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def model_fields(self) -> dict[str, Any]:
-        return {
-            "vocab_size": self.dataset.vocab_size,
-            "max_position_embeddings": self.length,
-            "is_decoder": True,
-            "cls_token": False,
-            "pad_token_id": self.dataset.pad_id,
-            # text starts behind an end token in training, so generation starts there too
-            "bos_token_id": self.start_id,
-            "eos_token_id": self.start_id,
-        }
+        # text starts behind an end token in training, so generation starts there too
+        return super().model_fields() | {"is_decoder": True, "cls_token": False, "bos_token_id": self.start_id}
 
     # --- training rows
 
@@ -104,7 +96,6 @@ class LM(Task):
         return _padded(inputs, targets, self.start_id)
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
         losses = model(**batch, reduction="none", use_cache=False).loss
         counted = batch["shift_labels"] != IGNORED
         nats, tokens = losses.double().cpu().numpy(), counted.cpu().numpy()

@@ -31,21 +31,9 @@ class Recall(Task):
         self.length = self.dataset.max_length
 
     def model_fields(self) -> dict[str, Any]:
-        return {
-            "vocab_size": self.dataset.vocab_size,
-            "max_position_embeddings": self.length,
-            "is_decoder": True,
-            "cls_token": False,
-            "pad_token_id": None,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
+        return super().model_fields() | {"is_decoder": True, "cls_token": False}
 
     # --- training rows
-
-    @property
-    def train_rows(self) -> int:
-        return len(self.dataset.splits["train"])
 
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
         return {"tokens": self.dataset.splits["train"].tokens[index]}
@@ -74,9 +62,8 @@ class Recall(Task):
         return self.collate([{"tokens": split.tokens[i]} for i in range(start, min(stop, self.eval_size(name)))])
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        device = next(model.parameters()).device
-        answers = batch["shift_labels"].to(device)
-        logits = model(input_ids=batch["input_ids"].to(device), use_cache=False).logits
+        answers = batch["shift_labels"]
+        logits = model(input_ids=batch["input_ids"], use_cache=False).logits
         asked = answers != IGNORED
         return answer_sums(logits[asked].float(), answers[asked])
 

@@ -15,7 +15,8 @@ from cosformer.train import mesh
 def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
     """The Trainer's own settings for ``experiment``."""
     train = experiment.train
-    world = dist.get_world_size() if dist.is_initialized() else _launched_processes()
+    # as torchrun says, before the group is there
+    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     mesh.check(train, experiment.task, world)
     copies = world // train.sequence_parallel
     if train.batch % copies:
@@ -35,10 +36,8 @@ def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
         raise ValueError("strategy='fsdp' shards on GPUs only; on a CPU use strategy='ddp'")
     fsdp: dict[str, Any] = {}
     if train.strategy == "fsdp":
-        fsdp = {
-            "fsdp": "full_shard auto_wrap",
-            "fsdp_config": {"transformer_layer_cls_to_wrap": ["Layer"], "version": 2},
-        }
+        wrapped = {"transformer_layer_cls_to_wrap": ["Layer"], "version": 2}
+        fsdp = {"fsdp": "full_shard auto_wrap", "fsdp_config": wrapped}
     return TrainingArguments(
         output_dir=str(run / "checkpoints"),
         max_steps=train.steps,
@@ -66,7 +65,3 @@ def arguments(experiment: Experiment, run: Path) -> TrainingArguments:
         ddp_find_unused_parameters=False,
         **fsdp,
     )
-
-
-def _launched_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

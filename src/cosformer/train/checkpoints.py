@@ -71,7 +71,7 @@ def _manifest(checkpoint: Path) -> dict[str, tuple[int, str | None]]:
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that can be used, and why those after it cannot; None: there is none."""
     problems = []
-    for checkpoint in sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of, reverse=True):
+    for checkpoint in reversed(_all(folder)):
         if not is_whole(checkpoint):
             problems.append(f"{checkpoint.name} was cut short and is left out")
         elif problem := damage(checkpoint):
@@ -83,13 +83,17 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 
 def whole(folder: Path) -> list[Path]:
     """The checkpoints that can be used, oldest first."""
-    found = [p for p in folder.glob("checkpoint-*") if step_of(p) >= 0 and is_whole(p)]
-    return sorted(found, key=step_of)
+    return [checkpoint for checkpoint in _all(folder) if is_whole(checkpoint)]
 
 
 def broken(folder: Path) -> list[Path]:
     """Checkpoints that were cut short."""
-    return sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0 and not is_whole(p)), key=step_of)
+    return [checkpoint for checkpoint in _all(folder) if not is_whole(checkpoint)]
+
+
+def _all(folder: Path) -> list[Path]:
+    """Whole or not, oldest first."""
+    return sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of)
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -1,6 +1,7 @@
 """What a user of linear attention wants to know of each layer: denominators near zero, and gradients."""
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,15 +24,12 @@ class Diagnostics:
         self._seen: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         self._norms: list[float | None] = [None] * len(self.layers)
         for index, attention in enumerate(self.attentions):
-            attention.register_forward_pre_hook(self._hook(index))
+            attention.register_forward_pre_hook(partial(self._keep, index))
 
-    def _hook(self, index: int) -> Any:
-        def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if module.training:
-                q, k, _, *mask = inputs
-                self._seen[index] = (q.detach(), k.detach(), mask[0] if mask else None)
-
-        return keep
+    def _keep(self, index: int, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if module.training:
+            q, k, _, *mask = inputs
+            self._seen[index] = (q.detach(), k.detach(), mask[0] if mask else None)
 
     def take_gradients(self) -> None:
         """Note each layer's gradient norm; called between the backward pass and the update."""
@@ -67,15 +65,8 @@ def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | 
         return found[..., 0]
     if isinstance(attention, FeatureMap) and type(attention).forward is FeatureMap.forward:
         fq, fk = attention.features(q, k, first=0, fresh=False)
-        found = linear_attention(
-            fq,
-            fk,
-            ones.to(fq.dtype),
-            causal=attention.causal,
-            key_mask=key_mask,
-            relu=attention.relu,
-            normaliser="none",
-        )
+        ones, causal, relu = ones.to(fq.dtype), attention.causal, attention.relu
+        found = linear_attention(fq, fk, ones, causal=causal, key_mask=key_mask, relu=relu, normaliser="none")
         return found[..., 0]
     return None
 
@@ -84,16 +75,15 @@ def first_bad(model: nn.Module, batch: dict[str, Any]) -> str:
     """The first module, in the order of the forward pass, whose output on ``batch`` is not finite; else the first gradient."""
     found: list[str] = []
 
-    def watch(name: str) -> Any:
-        def check(module: nn.Module, inputs: Any, output: Any) -> None:
-            tensors = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, Tensor)]
-            if not found and any(not bool(torch.isfinite(x).all()) for x in tensors if x.is_floating_point()):
-                found.append(name)
-
-        return check
+    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        tensors = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, Tensor)]
+        if not found and any(not bool(torch.isfinite(x).all()) for x in tensors if x.is_floating_point()):
+            found.append(name)
 
     # a module is called after its children: the first to complain is the innermost
-    hooks = [module.register_forward_hook(watch(name or "the model")) for name, module in model.named_modules()]
+    hooks = [
+        module.register_forward_hook(partial(check, name or "the model")) for name, module in model.named_modules()
+    ]
     try:
         with torch.no_grad():
             model(**batch)

@@ -24,7 +24,6 @@ from cosformer.train.diagnostics import Diagnostics, first_bad
 from cosformer.train.metrics import Metrics
 from cosformer.train.nag import NAG
 from cosformer.train.schedules import schedule
-from cosformer.train.stream import Stream
 from cosformer.train.vocabulary import save_vocabulary
 
 COUNTERS_FILE = "counters.json"
@@ -39,7 +38,7 @@ class Engine(Trainer):
 
     def __init__(self, experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, **kwargs: Any) -> None:
         args = arguments(experiment, run)
-        rows = Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
+        rows = mesh.Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
         super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
         self.mesh = mesh.Mesh(experiment.train.sequence_parallel, self.args.device)
         self.mesh.seed(experiment.train.seed)
@@ -160,8 +159,7 @@ class Engine(Trainer):
         step = self.state.global_step + 1
         what = "the loss" if not torch.isfinite(self._loss) else "the gradient"
         where = first_bad(self.accelerator.unwrap_model(model), self._prepare_inputs(self._batch))  # pyright: ignore[reportArgumentType]
-        good = checkpoints.whole(self.run / "checkpoints")
-        kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no checkpoint yet"
+        kept = self._last_good_checkpoint()
         return f"{what} is not a number at update {step}, first in {where}; {kept}. Try a smaller lr, warmup or clip."
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -209,13 +207,13 @@ class Engine(Trainer):
         self.metrics.add(
             kind="eval", step=self.state.global_step, name=name, scores=scores, seconds=time.monotonic() - started
         )
-        self.log({f"eval_{key}": value for key, value in scores.items()})
+        found = {f"eval_{key}": value for key, value in scores.items()}
+        self.log(dict(found))
         best = self.state.best_metric
         score = scores[self.task.score]
         if best is None or (score > best if self.task.higher_is_better else score < best):
             self._keep_best()
         self._logged_at += time.monotonic() - started
-        found = {f"eval_{key}": value for key, value in scores.items()}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
 
@@ -312,17 +310,18 @@ class Engine(Trainer):
         try:
             yield
         except Exception as error:
-            folder = self.run / "checkpoints"
-            for cut in checkpoints.broken(folder):
+            for cut in checkpoints.broken(self.run / "checkpoints"):
                 shutil.rmtree(cut, ignore_errors=True)
             shutil.rmtree(self.run / "best.new", ignore_errors=True)
-            good = checkpoints.whole(folder)
-            kept = f"the last good checkpoint is {good[-1].name}" if good else "there is no good checkpoint yet"
             free = shutil.disk_usage(self.run).free / 1e6
             raise TrainingFailed(
-                f"{what} could not be written to {self.run} ({error}; {free:,.0f} MB free); {kept}."
+                f"{what} could not be written to {self.run} ({error}; {free:,.0f} MB free); {self._last_good_checkpoint()}."
                 f" Make room and run `cosformer resume {self.run}`"
             ) from error
+
+    def _last_good_checkpoint(self) -> str:
+        good = checkpoints.whole(self.run / "checkpoints")
+        return f"the last good checkpoint is {good[-1].name}" if good else "there is no good checkpoint yet"
 
     def _wait(self) -> None:
         if self._world > 1:

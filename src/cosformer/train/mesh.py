@@ -1,17 +1,45 @@
-"""Rows over processes: a mesh of data ranks, which have different rows, and sequence ranks, which share a row in pieces."""
+"""The rows of a run as one list, whatever the number of processes, and how those share it: a mesh of data ranks, which have
+different rows, and sequence ranks, which share a row in pieces."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from cosformer.models.piecewise import losses_in_pieces
+from cosformer.tasks.base import Task
 
 TASKS = ("lm", "mlm")  # whose losses stand at positions; the others pool a whole row
 _SEED_STEP = 1_000_003  # between the dropout seeds of neighbouring ranks
+
+
+class Stream(Dataset):
+    """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass).
+
+    Row i is the same whenever, wherever and however often it is asked for: a resumed run reads on at its place, and two
+    processes that share the list see what one would see.
+    """
+
+    def __init__(self, task: Task, length: int, seed: int) -> None:
+        if task.train_rows < 1:
+            raise ValueError("the training split holds no row; is data.length longer than the whole text?")
+        self.task, self.length, self.seed = task, length, seed
+        self._pass, self._order = -1, np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number, place = divmod(int(index), self.task.train_rows)
+        if number != self._pass:
+            self._order = np.random.default_rng([self.seed, number]).permutation(self.task.train_rows)
+            self._pass = number
+        return self.task.train_row(int(self._order[place]), number)
 
 
 class Mesh:
@@ -64,16 +92,11 @@ class Scored(nn.Module):
         assert reduction == "none"
         batch.pop("use_cache", None)
         if self.piece is not None:
-            return _Losses(losses_in_pieces(self.model, batch, piece=self.piece))
+            return SimpleNamespace(loss=losses_in_pieces(self.model, batch, piece=self.piece))
         assert self.mesh is not None
         length = batch["input_ids"].shape[1]
         found = self.model(**self.mesh.cut(batch), reduction="none", sequence_group=self.mesh.group).loss
-        return _Losses(self.mesh.whole(found, length))
-
-
-class _Losses:
-    def __init__(self, loss: Tensor) -> None:
-        self.loss = loss
+        return SimpleNamespace(loss=self.mesh.whole(found, length))
 
 
 def check(train: Any, task: str, world: int) -> None:

@@ -22,23 +22,18 @@ class Metrics:
 
     def cut(self, step: int) -> None:
         """Drop what was written after update ``step``, and a last line that was cut short."""
-        if not (self.write and self.path.exists()):
-            return
-        kept = [line for line in read_lines(self.path) if line["step"] <= step]
-        write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        if self.write and self.path.exists():
+            kept = [line for line in read_lines(self.path) if line["step"] <= step]
+            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
         """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""
-        if not self.path.exists():
-            return None
         found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m["name"] == name]
-        if not found:
-            return None
         sign = -1 if higher_is_better else 1
-        line = min(found, key=lambda m: (sign * m["scores"][score], m["step"]))
-        return {"step": line["step"], "score": line["scores"][score]}
+        line = min(found, key=lambda m: (sign * m["scores"][score], m["step"]), default=None)
+        return None if line is None else {"step": line["step"], "score": line["scores"][score]}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that can be read; a process killed while writing leaves half a line."""
+    """The lines that can be read, none where there is no file; a process killed while writing leaves half a line."""
     return [line for _, line in json_files.read_lines(path)[0]]

@@ -4,9 +4,8 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
 from cosformer.tasks import build_task
-from cosformer.tasks.base import Task
+from cosformer.tasks.base import Baseline, Task
 from cosformer.train import checkpoints
+from cosformer.train.callbacks import Progress, StopOnSignal, Wait
 from cosformer.train.engine import Engine, score
 from cosformer.train.mesh import Scored
-from cosformer.train.progress import Progress
 from cosformer.train.schedules import schedule
-from cosformer.train.signals import StopOnSignal
 from cosformer.train.start import start_model
 
 SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
@@ -71,10 +69,7 @@ def resume(
     _set_threads(experiment)
     task = build_task(experiment)
     model = start_model(task, experiment)
-    checkpoint, problems = checkpoints.newest(run / "checkpoints")
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return _train_and_score(experiment, task, model, run, checkpoint, quiet)
+    return _train_and_score(experiment, task, model, run, _newest(run), quiet)
 
 
 def lengthen(run: Path, steps: int) -> None:
@@ -125,9 +120,7 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
         if (place / checkpoints.MANIFEST).exists() and (problem := checkpoints.damage(place)):
             raise ValueError(f"{problem}; score the last weights instead (--weights last), or train the run again")
     elif which == "last":
-        place, problems = checkpoints.newest(run / "checkpoints")
-        for problem in problems:
-            print(problem, file=sys.stderr)
+        place = _newest(run)
     else:
         raise ValueError(f"which={which!r}; known: best, last")
     if place is None or not (place / "config.json").is_file():
@@ -135,6 +128,14 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     disable_progress_bar()  # a line of its own for every model that is loaded says nothing
     kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
     return getattr(hf, kind).from_pretrained(place, dtype=torch.float32).eval()
+
+
+def _newest(run: Path) -> Path | None:
+    """The newest checkpoint that can be used; why those after it cannot is printed."""
+    checkpoint, problems = checkpoints.newest(run / "checkpoints")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return checkpoint
 
 
 def _train_and_score(
@@ -149,20 +150,20 @@ def _train_and_score(
     disable_progress_bar()  # transformers would draw one over ours for every file it writes
     if experiment.train.tracker in ("wandb", "trackio"):
         require("trackers", experiment.train.tracker)
-    title = f"{experiment.recipe} {experiment.model.attention}"
-    bar = None if quiet else Progress(title, task.score)
+    done = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
+    bar = None if quiet else Progress(f"{experiment.recipe} {experiment.model.attention}", task.score)
     stop = StopOnSignal()
     callbacks: list[TrainerCallback] = [stop] if bar is None else [stop, bar]
     if experiment.train.tracker == "tensorboard" and _first_process():
-        callbacks.append(_tensorboard(run, 0 if checkpoint is None else checkpoints.step_of(checkpoint)))
+        callbacks.append(_tensorboard(run, done))
     set_seed(experiment.train.seed)
     engine = Engine(experiment, task, model, run, callbacks=callbacks)
     if wait is not None:
-        engine.add_callback(_Wait(engine, wait))
+        engine.add_callback(Wait(wait, engine.leave_out))
     record = _Record(engine, task)
     if checkpoint is not None:
         engine.load_counters(checkpoint)
-    engine.metrics.cut(0 if checkpoint is None else checkpoints.step_of(checkpoint))
+    engine.metrics.cut(done)
     record.write("running")
     try:
         with stop:
@@ -182,7 +183,6 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     """Score the last weights and write the result: the best of many noisy evaluations would flatter the noisier run."""
     scores = {name: engine.score(name) for name in task.final}
     baselines = {name: task.baseline(name) for name in task.final}
-    learned = beats(task, scores, {name: (b.score, b.error) for name, b in baselines.items()})
     experiment = engine.experiment
     result = {
         "recipe": experiment.recipe,
@@ -192,8 +192,8 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "score": task.score,
         "weights": SCORED_WEIGHTS,
         "scores": scores,
-        "baseline": {name: {"name": b.name, "score": b.score, "error": b.error} for name, b in baselines.items()},
-        "learned": learned,
+        "baseline": {name: asdict(baseline) for name, baseline in baselines.items()},
+        "learned": {name: _beats(task, scores[name], baseline) for name, baseline in baselines.items()},
         "steps": engine.state.global_step,
         "tokens": engine.tokens,
         **record.facts(),
@@ -204,29 +204,11 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     return result
 
 
-def beats(
-    task: Task, scores: dict[str, dict[str, float]], baselines: dict[str, tuple[float, float]]
-) -> dict[str, bool]:
-    """By evaluation: better than the baseline by three standard errors (both errors count)."""
+def _beats(task: Task, scores: dict[str, float], baseline: Baseline) -> bool:
+    """Better than the baseline by three standard errors (both errors count)."""
     sign = 1 if task.higher_is_better else -1
-    learned = {}
-    for name, found in scores.items():
-        base, base_error = baselines[name]
-        error = (found["error"] ** 2 + base_error**2) ** 0.5
-        learned[name] = bool(sign * (found[task.score] - base) > LEARNED_ERRORS * error)
-    return learned
-
-
-class _Wait(TrainerCallback):
-    """Something else happens before each update, in time that is not the run's."""
-
-    def __init__(self, engine: Engine, wait: Callable[[], object]) -> None:
-        self.engine, self.wait = engine, wait
-
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        started = time.monotonic()
-        self.wait()
-        self.engine.leave_out(time.monotonic() - started)
+    error = (scores["error"] ** 2 + baseline.error**2) ** 0.5
+    return bool(sign * (scores[task.score] - baseline.score) > LEARNED_ERRORS * error)
 
 
 class _Record:
@@ -235,7 +217,10 @@ class _Record:
     def __init__(self, engine: Engine, task: Task) -> None:
         self.engine, self.task = engine, task
         # asked once: git and the system are slow to answer, and every status of a run needs the answer
-        self.ran_on = {"machine": machine.describe(torch.get_num_threads()), **machine.provenance(_command())}
+        words = [
+            shlex.quote(word) for word in sys.argv[1:]
+        ]  # those after ``cosformer``, where that is how we were started
+        self.ran_on = {"machine": machine.describe(torch.get_num_threads()), **machine.provenance(words)}
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         path = engine.run / RUN_FILE
         if path.exists():
@@ -275,11 +260,6 @@ def _tensorboard(run: Path, step: int) -> TrainerCallback:
 
     require("train", "tensorboard")
     return TensorBoardCallback(SummaryWriter(str(run / "tensorboard"), purge_step=step or None))
-
-
-def _command() -> list[str]:
-    """The words after ``cosformer``, where that is how we were started."""
-    return [shlex.quote(word) for word in sys.argv[1:]]
 
 
 def _set_threads(experiment: Experiment) -> None:

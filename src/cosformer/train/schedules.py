@@ -17,47 +17,23 @@ def schedule(train: TrainConfig) -> Callable[[int], float]:
     """
     if train.lr == 0:
         return lambda done: 0.0
-    shape = _SHAPES[train.schedule]
     floor = train.min_lr / train.lr
     period = train.cycle or max(train.steps - train.warmup, 1)
-
-    def share(done: int) -> float:
-        if done < train.warmup:
-            return (done + 1) / train.warmup
-        return shape(done - train.warmup, period, floor, train.warmup)
-
-    return share
-
-
-def _constant(done: int, period: int, floor: float, warmup: int) -> float:
-    return 1.0
-
-
-def _linear(done: int, period: int, floor: float, warmup: int) -> float:
-    return floor + (1 - floor) * max(0.0, 1 - done / period)
+    start = max(train.warmup, 1)
+    shapes: dict[str, Callable[[int], float]] = {
+        "constant": lambda done: 1.0,
+        "linear": lambda done: floor + (1 - floor) * max(0.0, 1 - done / period),
+        "cosine": lambda done: floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (done / period % 1))),
+        "cosine_cycles": lambda done: _cosine_cycles(done, period, floor),
+        "inverse_sqrt": lambda done: math.sqrt(start / (start + done)),
+    }
+    shape = shapes[train.schedule]
+    return lambda done: (done + 1) / train.warmup if done < train.warmup else shape(done - train.warmup)
 
 
-def _cosine(done: int, period: int, floor: float, warmup: int) -> float:
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (done / period % 1)))
-
-
-def _cosine_cycles(done: int, period: int, floor: float, warmup: int) -> float:
+def _cosine_cycles(done: int, period: int, floor: float) -> float:
     cycle = 0
     while done >= period:
         done, period, cycle = done - period, int(period * CYCLE_GROWTH), cycle + 1
     shrink = CYCLE_SHRINK**cycle
     return shrink * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done / period)))
-
-
-def _inverse_sqrt(done: int, period: int, floor: float, warmup: int) -> float:
-    start = max(warmup, 1)
-    return math.sqrt(start / (start + done))
-
-
-_SHAPES: dict[str, Callable[[int, int, float, int], float]] = {
-    "constant": _constant,
-    "linear": _linear,
-    "cosine": _cosine,
-    "cosine_cycles": _cosine_cycles,
-    "inverse_sqrt": _inverse_sqrt,
-}

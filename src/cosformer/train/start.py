@@ -10,12 +10,10 @@ import cosformer.hf  # noqa: F401  (Auto classes know our models only after this
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
-from cosformer.tasks.base import Task
+from cosformer.tasks.base import SIZES, Task
 
 # the data decides these for a fresh model; a body that has learned them keeps its own
 _LEARNED = ("vocab_size", "max_position_embeddings", "position_offset")
-_SIZES = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
-_SIZES |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
 
 
 def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
@@ -66,7 +64,7 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
         if need is not None and need > have:
             way_out = "use the tokenizer it was trained with" if why == "tokens" else "use shorter rows (data.length)"
             raise ValueError(f"the model in {source} knows {have:,} {why} and the data has {need:,}; {way_out}")
-    for field, ours in _SIZES.items():
+    for field, ours in SIZES.items():
         asked = getattr(model, ours)
         if asked is not None and asked != getattr(saved, field):
             raise ValueError(

@@ -1,0 +1,118 @@
+"""What the Trainer calls during a run: the progress bar, the stop on a signal, and a wait before each update."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+class Progress(TrainerCallback):
+    """One bar for one run, on stderr: loss, tokens per second and remaining time; plain lines where no terminal is."""
+
+    def __init__(self, title: str, score: str) -> None:
+        self.title, self.score = title, score
+        self._bar: Any = None
+        self._latest: dict[str, str] = {"loss": "", "held_out": "", "speed": ""}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not (state.is_world_process_zero and sys.stderr.isatty()):
+            return
+        self._bar = tqdm(
+            desc=self.title,
+            total=state.max_steps,
+            initial=state.global_step,
+            dynamic_ncols=True,
+            bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}, {remaining} left",
+        )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        if "loss" in logs and "tokens_per_second" in logs:
+            self._latest |= {"loss": f"loss {logs['loss']:.4f}", "speed": f"{logs['tokens_per_second']:,.0f} tokens/s"}
+            line = f"{self._latest['loss']}  {self._latest['speed']}"
+        elif f"eval_{self.score}" in logs:
+            line = self._latest["held_out"] = f"held out: {self.score} {logs[f'eval_{self.score}']:.4f}"
+        else:
+            return
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join(filter(None, self._latest.values())))
+        else:
+            print(f"{self.title}  {state.global_step}/{state.max_steps}  {line}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was, also after an error."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class StopOnSignal(TrainerCallback):
+    """SIGTERM and SIGINT end a run after the update that is under way, with a checkpoint. A context, too: inside it the first
+    signal asks for a stop, the second interrupts at once."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopOnSignal":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        if self._any_process_signalled(args):
+            self.received = self.received or "a signal to another process"
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def _any_process_signalled(self, args: TrainingArguments) -> bool:
+        """Whether any process was told: all must stop after the same update."""
+        if args.world_size == 1:
+            return self.received is not None
+        told = torch.tensor(float(self.received is not None), device=args.device)
+        dist.all_reduce(told)
+        return bool(told > 0)
+
+
+class Wait(TrainerCallback):
+    """Something else happens before each update; ``leave_out`` is told how many seconds it took, which are not the run's."""
+
+    def __init__(self, wait: Callable[[], object], leave_out: Callable[[float], None]) -> None:
+        self.wait, self.leave_out = wait, leave_out
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        started = time.monotonic()
+        self.wait()
+        self.leave_out(time.monotonic() - started)
