@@ -3,7 +3,6 @@ vanilla transformer; columns come in the paper's order; None: out of memory, or 
 appearance."""
 
 Table = dict[str, dict[str, float]]
-Speeds = dict[str, dict[int, float | None]]
 
 NAMES: dict[str, str] = {
     "softmax": "Transformer",
@@ -117,7 +116,7 @@ _TRAINING = {
     "cosformer": (12.27, 5.72, 3.62, 2.64),
 }
 
-TABLE5: dict[str, Speeds] = {
+TABLE5: dict[str, dict[str, dict[int, float | None]]] = {
     "inference": {name: dict(zip(_LENGTHS, row, strict=True)) for name, row in _INFERENCE.items()},
     "training": {name: dict(zip(_LENGTHS, row, strict=True)) for name, row in _TRAINING.items()},
 }
@@ -142,9 +141,3 @@ TABLE7: dict[str, dict[str, int | None]] = {
     "Pathfinder": {"train": 160_000, "valid": None, "test": 20_000},
 }
 """As printed (rounded): rows, for WikiText-103 tokens. None: not given. ListOps differs from the benchmark's 96K/2K/2K."""
-
-FIGURE1: dict[str, dict[str, float | None]] = {
-    name: {"score": TABLE4[name]["average"], "speed": TABLE5["training"][name][2000]} for name in TABLE4
-}
-"""The figure prints no numbers: score is table 4's average; speed, of which the paper does not say which it draws, is here
-table 5's training speed at 2K, the longest where every model runs."""

@@ -111,7 +111,7 @@ ATTENTIONS: dict[str, tuple[str, ...]] = {
     "table3": tuple(paper.TABLE3),
     "table4": tuple(paper.TABLE4),
     "table6": ("relu", "cosformer"),
-    "figure1": tuple(paper.FIGURE1),
+    "figure1": tuple(paper.TABLE4),
     "figure3": TRIO,
     "figure4": TRIO,
     "samples": ("softmax", "cosformer"),
