@@ -10,8 +10,6 @@ from cosformer.lab import numbers as paper
 from cosformer.lab.paper import claims, rates
 from cosformer.recipes import recipe
 
-_FINETUNE = ("qqp", "sst2", "mnli", "imdb", "amazon")
-_LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 _MLM = {"small": "mlm-wikitext2-small", "paper": "mlm-wikitext103"}
 _LM = {"small": "lm-wikitext2-small", "paper": "lm-wikitext103"}
 PHI = ("identity", "leaky_relu", "relu", "softmax", "cosformer")
@@ -81,12 +79,12 @@ def _suffixed(names: Iterable[str], scale: str) -> tuple[str, ...]:
     return tuple(names) if scale == "paper" else tuple(f"{name}-small" for name in names)
 
 
-def finetune_recipes(scale: str, sets: Sequence[str] = _FINETUNE) -> tuple[str, ...]:
+def finetune_recipes(scale: str, sets: Iterable[str] = paper.FINETUNE) -> tuple[str, ...]:
     return _suffixed((f"finetune-{name}" for name in sets), scale)
 
 
 def lra_recipes(scale: str) -> tuple[str, ...]:
-    return _suffixed((f"lra-{name}" for name in _LRA), scale)
+    return _suffixed((f"lra-{name}" for name in paper.LRA), scale)
 
 
 def recipes_of(target: str, scale: str) -> tuple[str, ...]:
