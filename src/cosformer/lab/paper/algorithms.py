@@ -67,8 +67,8 @@ def differences() -> list[dict[str, Any]]:
             for backend in available_backends(dtype, "cpu"):
                 ours = cosformer_attention(*(x.to(dtype)[None, None] for x in (q, k, v)), backend=backend)[0, 0]
                 difference = float((ours.double() - theirs).abs().max() / theirs.abs().max())
-                found.append({"queries": n, "keys": m, "dtype": str(dtype).removeprefix("torch."), "backend": backend})
-                found[-1] |= {"difference": difference, "same": difference <= limit}
+                which = {"queries": n, "keys": m, "dtype": str(dtype).removeprefix("torch."), "backend": backend}
+                found.append(which | {"difference": difference, "same": difference <= limit})
     return found
 
 
@@ -89,9 +89,7 @@ def _show_algorithm1(request: Request) -> None:
     print(f"Algorithm 1, line by line, against the operator\n\n{Table('', header, rows).text}")
     print(
         "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
-    )
-    print(
-        "passes a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
+        "\npasses a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
     )
     print(f"\nEvery row: {request.write_lines(found)}")
     if any(not x["same"] and x["queries"] <= x["keys"] for x in found):

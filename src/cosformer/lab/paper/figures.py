@@ -13,14 +13,8 @@ from cosformer.lab.paper.cells import ATTENTIONS, Cell, lra_recipes, recipes_of
 from cosformer.lab.paper.state import finished
 from cosformer.lab.paper.tables import speeds_of
 from cosformer.lab.records import NOT_RUN, Run
+from cosformer.lab.render import result_figures
 from cosformer.lab.render.frequency import frequency_document, frequency_figures
-from cosformer.lab.render.result_figures import (
-    loss_curves,
-    our_trade_off,
-    our_trade_offs,
-    paper_trade_off,
-    paper_trade_offs,
-)
 from cosformer.lab.render.table import Table
 
 INPUTS = 8  # rows of the validation split, for figure 3
@@ -34,13 +28,16 @@ def _figure1(request: Request, runs: Sequence[Run]) -> None:
     """Score against speed, with the memory as the area of a circle."""
     speeds = speeds_of(request)
     chosen = [run for run in runs if run.recipe in lra_recipes(request.scale)]
-    ours = our_trade_off(chosen, speeds) if speeds else None
+    ours = result_figures.our_trade_off(chosen, speeds) if speeds else None
     if ours is None:
         print(f"Figure 1, ours: {NOT_RUN}; it needs runs of table 4 and the speeds of table 5")
-    circles = {"paper": paper_trade_offs(), "ours": our_trade_offs(chosen, speeds) if speeds else []}
+    circles = {
+        "paper": result_figures.paper_trade_offs(),
+        "ours": result_figures.our_trade_offs(chosen, speeds) if speeds else [],
+    }
     values = [{"whose": whose, **vars(x)} for whose, items in circles.items() for x in items]
     print(f"Every circle: {request.write_lines(values)}")
-    for figure in (paper_trade_off(), ours):
+    for figure in (result_figures.paper_trade_off(), ours):
         if figure is not None:
             print(f"Drawn: {figure.save(request.out)}")
 
@@ -126,5 +123,5 @@ def _figure4(request: Request, runs: Sequence[Run]) -> None:
         return
     kept = ("recipe", "attention", "seed", "train_loss", "valid_loss")
     request.write_lines({key: run.line()[key] for key in kept} for run in chosen)
-    for figure in loss_curves(chosen, names):
+    for figure in result_figures.loss_curves(chosen, names):
         print(f"Drawn: {figure.save(request.out)}")

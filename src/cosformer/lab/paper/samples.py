@@ -15,6 +15,12 @@ SHOWN = 3  # of each kind
 ROWS = 200  # of the split that counts
 WIDTH = 160  # characters of an input that are shown
 _BATCH = 20
+_KINDS = {  # by whether cosFormer is right, and whether the Transformer is
+    (True, False): "only cosFormer right",
+    (False, True): "only the Transformer right",
+    (True, True): "both right",
+    (False, False): "both wrong",
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,7 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        ours, vanilla = self.cosformer == self.truth, self.softmax == self.truth
-        return {(1, 0): "only cosFormer right", (0, 1): "only the Transformer right", (1, 1): "both right"}.get(
-            (ours, vanilla), "both wrong"
-        )
+        return _KINDS[self.cosformer == self.truth, self.softmax == self.truth]
 
 
 def show(request: Request, runs: Sequence[Run]) -> None:
@@ -76,37 +79,27 @@ def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample
         with torch.no_grad():
             said = {name: model(**batch).logits.argmax(-1) for name, model in models.items()}
         for i, label in enumerate(labels.tolist()):
-            documents = [
-                task.dataset.vocabulary.decode(ids[i][mask[i].bool()].numpy())
-                for ids, mask in (
-                    (batch[f"input_ids{side}"], batch[f"attention_mask{side}"])
-                    for side in ("", "_b")
-                    if f"input_ids{side}" in batch
-                )
-            ]
-            picked = [label, int(said[OURS][i]), int(said[VANILLA][i])]
-            found.append(
-                Sample(recipe, tuple(map(shortened, documents)), *(names[x] if names else str(x) for x in picked))
-            )
+            documents = []
+            for side in (side for side in ("", "_b") if f"input_ids{side}" in batch):
+                ids, mask = batch[f"input_ids{side}"][i], batch[f"attention_mask{side}"][i]
+                documents.append(shortened(task.dataset.vocabulary.decode(ids[mask.bool()].numpy())))
+            picked = (label, int(said[OURS][i]), int(said[VANILLA][i]))
+            found.append(Sample(recipe, tuple(documents), *(names[x] if names else str(x) for x in picked)))
     return found
 
 
 def as_text(recipe: str, samples: Sequence[Sample]) -> str:
     """Counts, then samples: those the paper shows (only cosFormer right) and as many of the other kind."""
     kinds = [sample.kind for sample in samples]
-    order = ("only cosFormer right", "only the Transformer right", "both right", "both wrong")
-    parts = [
-        f"{recipe}, seed 0, the first {len(samples)} rows: "
-        + ", ".join(f"{kind} {kinds.count(kind)}" for kind in order)
-    ]
-    for kind in order[:2]:
+    counts = ", ".join(f"{kind} {kinds.count(kind)}" for kind in _KINDS.values())
+    parts = [f"{recipe}, seed 0, the first {len(samples)} rows: {counts}"]
+    for kind in list(_KINDS.values())[:2]:
         chosen = [sample for sample in samples if sample.kind == kind][:SHOWN]
         parts.append(f"{kind[0].upper()}{kind[1:]}{':' if chosen else ': none'}")
         for sample in chosen:
             texts = "\n".join(f"  {text}" for text in sample.inputs)
-            parts.append(
-                f"{texts}\n    cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
-            )
+            answers = f"cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
+            parts.append(f"{texts}\n    {answers}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from cosformer.data.cache import prepared_sets
 from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import shown
 from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
-from cosformer.lab.records import NOT_RUN, Measurement, Results, Run, read_results
+from cosformer.lab.records import NOT_RUN, Results, Run, read_results
 from cosformer.lab.render.bench_tables import tables as bench_tables
 from cosformer.lab.render.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
 from cosformer.lab.render.table import Table
@@ -98,11 +99,8 @@ def speeds_of(request: Request) -> Results | None:
         return read_results(committed) if committed.exists() else None
     from cosformer.lab.bench import runner
 
-    given: dict[str, Any] = {
-        "attentions": request.attentions and ",".join(request.attentions),
-        "lengths": request.lengths,
-    }
-    given |= {"batch": request.batch, "width": request.width}
+    given: dict[str, Any] = {"attentions": request.attentions and ",".join(request.attentions)}
+    given |= {name: getattr(request, name) for name in ("lengths", "batch", "width")}
     options = {name: value for name, value in given.items() if value is not None}
     return runner.measure("text", options, ["reproduce", "table5"], save=path)
 
@@ -114,11 +112,7 @@ def _show_speeds(request: Request) -> None:
         print("Table 5: not run; `cosformer reproduce table5` measures it")
         return
     print("\n\n".join([*(table.text for table in bench_tables(speeds)), speeds.source]))
-    print(f"\nEvery row: {request.write_lines(map(_said, speeds.measurements))}")
-
-
-def _said(m: Measurement) -> dict[str, Any]:
-    return {name: value for name, value in vars(m).items() if value not in (None, "")}
+    print(f"\nEvery row: {request.write_lines(m.line() for m in speeds.measurements)}")
 
 
 def largest() -> dict[str, Dataset]:
@@ -147,7 +141,7 @@ def _show_sizes(request: Request) -> None:
     for name, theirs in paper.TABLE7.items():
         dataset = next((have[key] for key in SETS[name] if key in have), None)
         ours = {split: size(dataset, split) if dataset else None for split in SPLITS}
-        cells = [f"{_number(ours[split]) if dataset else NOT_RUN} / {_number(theirs[split])}" for split in SPLITS]
+        cells = [f"{shown(ours[split]) if dataset else NOT_RUN} / {shown(theirs[split])}" for split in SPLITS]
         rows.append([name, *cells])
         values.append({"set": name, "ours": ours if dataset else None, "paper": theirs})
     print(f"{paper.TITLES['table7']}\n\n{Table('', ['ours / paper', *SPLITS], rows).text}\n")
@@ -155,7 +149,3 @@ def _show_sizes(request: Request) -> None:
         "Ours: as prepared here (`cosformer data get NAME`), small recipes shrink some; tokens for WikiText-103, rows otherwise."
     )
     print(f"Every row: {request.write_lines(values)}")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
