@@ -102,7 +102,7 @@ def test_figure1_takes_score_speed_and_memory(tmp_path: Path, capsys: pytest.Cap
     ]
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "results" / "text.json").write_text(speeds(cosformer=20.0).json())
-    figures.show(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
+    figures.show_figure1(Request("figure1", "small", None, 3, tmp_path, tmp_path / "docs", measure=False), runs)
     assert "cosformer" in (tmp_path / "reproduce" / "figure1.svg").read_text()
     assert (tmp_path / "reproduce" / "figure1-paper.svg").exists()
     whose = [row["whose"] for row in lines_of(tmp_path / "reproduce" / "figure1.jsonl")]
@@ -140,7 +140,7 @@ def test_figure4_draws_both_halves(tmp_path: Path, capsys: pytest.CaptureFixture
     for name, last in (("softmax", 5.0), ("cosformer", 4.5)):
         losses: dict = {"train_loss": [(1, 7.0), (9, last)], "valid_loss": [(3, 6.5), (6, 6.0), (9, last)]}
         runs.append(Run("mlm-wikitext2-small", "mlm", name, 0, "done", **losses))
-    figures.show(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
+    figures.show_figure4(Request("figure4", "small", None, 3, tmp_path, tmp_path), runs)
     out = capsys.readouterr().out
     assert "6.500" in out and "4.500" in out and "not run" in out
     for half in ("training", "validation"):
@@ -171,7 +171,7 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
 
     monkeypatch.setattr(figures, "finished", lambda cell, runs: runs / cell.attention)
     monkeypatch.setattr(figures, "run_weights", weights)
-    figures.show(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
+    figures.show_figure3(Request("figure3", "small", None, 3, tmp_path, tmp_path), [])
     out, err = capsys.readouterr()
     assert "skipped: the run softmax has no best weights" in err
     names = [row["attention"] for row in lines_of(tmp_path / "reproduce" / "figure3.jsonl")]
@@ -305,7 +305,7 @@ def test_table1_takes_the_validation_loss_as_the_paper_does() -> None:
 
 def test_the_cells_are_written_as_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = accuracy("finetune-qqp-small", "cosformer", 0.8)
-    tables.show(Request("table3", "small", ("cosformer",), 3, tmp_path, tmp_path), runs)
+    tables.show_scores(Request("table3", "small", ("cosformer",), 3, tmp_path, tmp_path), runs)
     written = [json.loads(text) for text in (tmp_path / "reproduce" / "table3.jsonl").read_text().splitlines()]
     assert [value["column"] for value in written] == ["QQP", "SST-2", "MNLI", "IMDB", "AMAZON", "average"]
     assert written[0]["ours"] == pytest.approx(80) and written[1]["ours"] is None

@@ -9,7 +9,7 @@ import numpy as np
 
 from cosformer import machine
 from cosformer.lab.paper import Request
-from cosformer.lab.paper.cells import ATTENTIONS, Cell, lra_recipes, recipes_of
+from cosformer.lab.paper.cells import ATTENTIONS, Cell, recipes_of
 from cosformer.lab.paper.state import finished
 from cosformer.lab.paper.tables import speeds_of
 from cosformer.lab.records import NOT_RUN, Run
@@ -20,14 +20,10 @@ from cosformer.lab.render.table import Table
 INPUTS = 8  # rows of the validation split, for figure 3
 
 
-def show(request: Request, runs: Sequence[Run]) -> None:
-    {"figure1": _figure1, "figure3": _figure3, "figure4": _figure4}[request.target](request, runs)
-
-
-def _figure1(request: Request, runs: Sequence[Run]) -> None:
+def show_figure1(request: Request, runs: Sequence[Run]) -> None:
     """Score against speed, with the memory as the area of a circle."""
     speeds = speeds_of(request)
-    chosen = [run for run in runs if run.recipe in lra_recipes(request.scale)]
+    chosen = [run for run in runs if run.recipe in recipes_of("figure1", request.scale)]
     ours = result_figures.our_trade_off(chosen, speeds) if speeds else None
     if ours is None:
         print(f"Figure 1, ours: {NOT_RUN}; it needs runs of table 4 and the speeds of table 5")
@@ -42,7 +38,7 @@ def _figure1(request: Request, runs: Sequence[Run]) -> None:
             print(f"Drawn: {figure.save(request.out)}")
 
 
-def _figure3(request: Request, runs: Sequence[Run]) -> None:
+def show_figure3(request: Request, runs: Sequence[Run]) -> None:
     """Where the attention of the trained models lies, by algorithm 2, and the bare cosine matrix."""
     (recipe,) = recipes_of("figure3", request.scale)
     weights: dict[str, list[np.ndarray]] = {}
@@ -102,7 +98,7 @@ def run_weights(run: Path, inputs: int = INPUTS) -> list[np.ndarray]:
     return [matrix.double().numpy() for layer in layers for row in layer for matrix in row]
 
 
-def _figure4(request: Request, runs: Sequence[Run]) -> None:
+def show_figure4(request: Request, runs: Sequence[Run]) -> None:
     """Loss curves: print where the curves stand, draw them, write their points as JSON lines."""
     (recipe,) = recipes_of("figure4", request.scale)
     names = request.attentions or ATTENTIONS["figure4"]

@@ -20,9 +20,8 @@ from cosformer.lab.records import Run
 
 POLL_SECONDS = 0.2
 GUESS = 20.0  # minutes of one core that a run takes, where nothing like it has run yet
-STOP_SECONDS = (
-    300.0  # to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
-)
+# to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
+STOP_SECONDS = 300.0
 
 
 @dataclass
@@ -155,9 +154,10 @@ class Queue:
 
     def _show(self) -> None:
         if self.running and sys.stderr.isatty():
-            terminal.status(
-                " | ".join(f"{job.cell.name} {_progress(place(job.cell, self.runs))}" for job in self.running)
-            )
+            terminal.status(" | ".join(map(self._where, self.running)))
+
+    def _where(self, job: Job) -> str:
+        return f"{job.cell.name} {_progress(place(job.cell, self.runs))}"
 
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True
@@ -174,7 +174,7 @@ class Queue:
                 job.process.kill()
                 job.process.wait()
             job.log.close()
-            self.say(f"Stopped {job.cell.name} {_progress(place(job.cell, self.runs))}")
+            self.say(f"Stopped {self._where(job)}")
         self.running.clear()
 
 
@@ -213,10 +213,12 @@ def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
     if not cells:
         return "Nothing is missing."
     hours = seconds / 3600
-    unknown = (
-        f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet" if guessed else ""
+    text = (
+        f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time"
     )
-    return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
+    if guessed:
+        text += f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet"
+    return f"{text}."
 
 
 def minutes(cell: Cell, lines: Sequence[Run]) -> str:

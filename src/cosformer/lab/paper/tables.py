@@ -9,7 +9,7 @@ from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
 from cosformer.lab.overview import shown
 from cosformer.lab.paper import Request
-from cosformer.lab.paper.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
+from cosformer.lab.paper.cells import ATTENTIONS, recipes_of
 from cosformer.lab.records import NOT_RUN, Results, Run, read_results
 from cosformer.lab.render.bench_tables import tables as bench_tables
 from cosformer.lab.render.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
@@ -52,7 +52,7 @@ def columns(target: str, scale: str, runs: Sequence[Run]) -> list[Column]:
         return [Column("loss", (mlm,), "loss", "valid"), *tasks(finetune)]
     if target == "table2":
         return [Column(split, recipes_of(target, scale), "word_perplexity", split) for split in ("valid", "test")]
-    finetune, lra = finetune_recipes(scale), lra_recipes(scale)
+    (_, *finetune), lra = recipes_of("table3", scale), recipes_of("table4", scale)
     if target == "table6":
         return [average("fine-tuning", finetune, runs), average("lra", lra, runs)]
     recipes = finetune if target == "table3" else lra
@@ -77,16 +77,11 @@ def as_text(target: str, scale: str, runs: Sequence[Run], attentions: Sequence[s
     return "\n\n".join(part for part in parts if part)
 
 
-def show(request: Request, runs: Sequence[Run]) -> None:
-    """Print the table and write its cells as JSON lines."""
-    if request.target == "table5":
-        return _show_speeds(request)
-    if request.target == "table7":
-        return _show_sizes(request)
+def show_scores(request: Request, runs: Sequence[Run]) -> None:
+    """Print a table of trained models and write its cells as JSON lines."""
     print(as_text(request.target, request.scale, runs, request.attentions))
     found = cells(request.target, request.scale, runs, request.attentions)
     print(f"\nEvery cell: {request.write_lines(entry.as_dict(request.target) for entry in found)}")
-    return None
 
 
 def speeds_of(request: Request) -> Results | None:
@@ -105,7 +100,7 @@ def speeds_of(request: Request) -> Results | None:
     return runner.measure("text", options, ["reproduce", "table5"], save=path)
 
 
-def _show_speeds(request: Request) -> None:
+def show_speeds(request: Request, runs: Sequence[Run]) -> None:
     """Table 5: speed and memory of the byte-level text classifier."""
     speeds = speeds_of(request)
     if speeds is None:
@@ -134,8 +129,8 @@ def size(dataset: Dataset, split: str) -> int | None:
     return len(part) if dataset.num_classes else len(part.tokens.flat)
 
 
-def _show_sizes(request: Request) -> None:
-    """Print ours beside the paper's; a set that is not prepared is named as such."""
+def show_sizes(request: Request, runs: Sequence[Run]) -> None:
+    """Table 7: print ours beside the paper's; a set that is not prepared is named as such."""
     have = largest()
     rows, values = [], []
     for name, theirs in paper.TABLE7.items():
