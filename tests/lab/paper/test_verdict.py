@@ -19,7 +19,6 @@ from cosformer.lab.paper.verdict import (
     t_quantile,
     together,
 )
-from cosformer.lab.records import Sample
 
 SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # mean 0, standard error 0.0707, t with four degrees of freedom 2.776: +-0.196
 
@@ -28,13 +27,6 @@ def outcome(shift: float, margin: float | None = None) -> str:
     first = {seed: 10 + shift + extra for seed, extra in enumerate(SPREAD)}
     effect = paired(first, dict.fromkeys(range(5), 10.0), higher_is_better=True, margin=margin)
     return decide(effect, effect.p, names=("a", "b"), unit="points").outcome
-
-
-def test_mean_and_standard_error_are_those_of_the_textbook() -> None:
-    found = Sample("a", (1.0, 2.0, 6.0), 3)
-    assert found.mean == 3.0
-    assert found.error == pytest.approx(math.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
-    assert math.isnan(Sample("a", (1.0,), 1).error)
 
 
 def test_the_interval_and_p_are_those_of_the_paired_t_test() -> None:
