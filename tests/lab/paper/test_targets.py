@@ -306,7 +306,7 @@ def test_table1_takes_the_validation_loss_as_the_paper_does() -> None:
 def test_the_cells_are_written_as_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = accuracy("finetune-qqp-small", "cosformer", 0.8)
     tables.show_scores(Request("table3", "small", ("cosformer",), 3, tmp_path, tmp_path), runs)
-    written = [json.loads(text) for text in (tmp_path / "reproduce" / "table3.jsonl").read_text().splitlines()]
+    written = lines_of(tmp_path / "reproduce" / "table3.jsonl")
     assert [value["column"] for value in written] == ["QQP", "SST-2", "MNLI", "IMDB", "AMAZON", "average"]
     assert written[0]["ours"] == pytest.approx(80) and written[1]["ours"] is None
     assert "80.00 (one seed) / 89.26" in capsys.readouterr().out
