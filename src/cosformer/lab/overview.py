@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosformer.experiment import Experiment
-from cosformer.lab.records import Run
+from cosformer.lab.records import Run, grouped
 
 # settings that change how a run is done and recorded, not what comes out of it
 _INCIDENTAL = {
@@ -143,8 +143,7 @@ class Setup:
 def setups(runs: Sequence[Run]) -> list[Setup]:
     """By recipe, then by what the experiments differ in; every run is in exactly one."""
     found: list[Setup] = []
-    for recipe in dict.fromkeys(run.recipe for run in runs):
-        of_recipe = [run for run in runs if run.recipe == recipe]
+    for recipe, of_recipe in grouped(runs, "recipe").items():
         names = told_apart_by(of_recipe)
         groups: dict[tuple[str, ...], list[Run]] = {}
         for run in of_recipe:

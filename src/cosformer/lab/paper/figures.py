@@ -33,9 +33,8 @@ def show_figure1(request: Request, runs: Sequence[Run]) -> None:
     }
     values = [{"whose": whose, **vars(x)} for whose, items in circles.items() for x in items]
     print(f"Every circle: {request.write_lines(values)}")
-    for figure in (result_figures.paper_trade_off(), ours):
-        if figure is not None:
-            print(f"Drawn: {figure.save(request.out)}")
+    for figure in filter(None, (result_figures.paper_trade_off(), ours)):
+        print(f"Drawn: {figure.save(request.out)}")
 
 
 def show_figure3(request: Request, runs: Sequence[Run]) -> None:

@@ -49,16 +49,12 @@ def trigram() -> Gate:
 def trigram_nats(train: np.ndarray, test: np.ndarray, size: int) -> float:
     """Nats a token of ``test``, its first two tokens apart."""
     unigram = np.bincount(train[2:], minlength=size)
-    lower = np.tile((unigram + 1) / (unigram.sum() + size), (1, 1))
     pairs = np.bincount(train[1:-1] * size + train[2:], minlength=size**2).reshape(size, size)
-    bigram = witten_bell(pairs, lower)
+    bigram = witten_bell(pairs, ((unigram + 1) / (unigram.sum() + size))[None])
     code = (train[:-2] * size + train[1:-1]) * size + train[2:]
     triples = np.bincount(code, minlength=size**3).reshape(size**2, size)
-    a, b, c = test[:-2], test[1:-1], test[2:]
-    row = triples[a * size + b]
-    total, kinds = row.sum(1), (row > 0).sum(1)
-    found = (row[np.arange(len(c)), c] + kinds * bigram[b, c]) / np.maximum(total + kinds, 1)
-    return float(-np.log(np.where(total > 0, found, bigram[b, c])).mean())
+    found = witten_bell(triples, np.tile(bigram, (size, 1)))
+    return float(-np.log(found[test[:-2] * size + test[1:-1], test[2:]]).mean())
 
 
 def witten_bell(counts: np.ndarray, lower: np.ndarray) -> np.ndarray:

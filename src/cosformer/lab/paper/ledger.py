@@ -4,19 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, MUST_PASS, Claim, Comparison, Measure, plain_measure
-from cosformer.lab.paper.verdict import (
-    NOT_RUN,
-    NOT_TESTABLE,
-    SEEDS,
-    UNDECIDED,
-    Effect,
-    Verdict,
-    decide,
-    holm,
-    paired,
-    together,
-)
-from cosformer.lab.records import Run, Sample
+from cosformer.lab.paper.verdict import NOT_TESTABLE, SEEDS, UNDECIDED, Effect, Verdict, decide, holm, paired, together
+from cosformer.lab.records import NOT_RUN, Run, Sample
 
 FORMAT = 2
 Key = tuple[str, int]  # of a comparison: its claim's, and its place among the parts
@@ -62,17 +51,14 @@ def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
         if not found.values:
             return Verdict(NOT_RUN, f"no run with {name}")
         if sign * (found.mean - gate["score"]) <= 0:
-            return Verdict(
-                NOT_TESTABLE, f"{name} misses the gate: {found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
-            )
+            by = f"{found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
+            return Verdict(NOT_TESTABLE, f"{name} misses the gate: {by}")
     control = control_effect(recipe, lines)
     if control.seeds < SEEDS[False]:
         return Verdict(NOT_RUN, f"the control {CONTROL} has {control.seeds} of {SEEDS[False]} seeds")
     if control.interval[0] <= 0:
-        return Verdict(
-            NOT_TESTABLE,
-            f"{CONTROL}, which cannot attend, does not lose to softmax: the task says nothing about attention",
-        )
+        lost = f"{CONTROL}, which cannot attend, does not lose to softmax: the task says nothing about attention"
+        return Verdict(NOT_TESTABLE, lost)
     return None
 
 

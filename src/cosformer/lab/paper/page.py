@@ -14,7 +14,7 @@ from cosformer.lab.paper.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2
 from cosformer.lab.paper.ledger import attentions, sample
 from cosformer.lab.paper.speed import speed_claims
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
-from cosformer.lab.records import Run, write_runs
+from cosformer.lab.records import Run, grouped, write_runs
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.result_figures import effects
 from cosformer.lab.render.table import Table, insert_into
@@ -224,8 +224,7 @@ def _positions(lines: Sequence[Run]) -> str:
     if not places:
         return "Not run."
     rows = []
-    for name in dict.fromkeys(line.attention for line in scored):
-        of_name = [line for line in scored if line.attention == name]
+    for name, of_name in grouped(scored, "attention").items():
         means = [sum(line.scores["test"][key] for line in of_name) / len(of_name) for key in places]
         rows.append([name, *(f"{value:.3f}" for value in means), str(len(of_name))])
     header = ["attention", *(f"from {key.partition('@')[2]}" for key in places), "seeds"]

@@ -3,12 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cosformer.lab import numbers as paper
 from cosformer.lab import overview
-from cosformer.lab.records import Run
+from cosformer.lab.records import Run, grouped
 from cosformer.lab.render.html import Cell, Html, code, details, gallery, join, paragraph, sortable, table, tag
 from cosformer.lab.render.material import Material
 from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
@@ -19,10 +19,8 @@ _AT_ONCE = 6  # setups whose curves are not folded away
 
 def language_modelling(material: Material) -> Html:
     """A model of words beside the paper's; one of bytes on its own, as nothing in the paper is in bits per byte."""
-    runs = _sound(material, "lm")
     parts = []
-    for recipe in _recipes(runs):
-        of_recipe = [x for x in runs if x.recipe == recipe]
+    for recipe, of_recipe in grouped(_sound(material, "lm"), "recipe").items():
         scores = [x.scores.get(split, {}) for x in of_recipe for split in ("valid", "test")]
         if any("bits_per_byte" in found and not overview.reads_words(found) for found in scores):
             measures = ["bits_per_byte"]
@@ -44,12 +42,11 @@ def masked_language_modelling(material: Material) -> Html:
         "Loss on masked tokens in nats: lower is better. The paper's: validation loss of RoBERTa-base on WikiText-103, whose"
         " base it does not state."
     )
-    runs = _sound(material, "mlm")
     theirs = {name: {"valid": row["loss"]} for name, row in paper.TABLE1.items()}
     parts = []
-    for recipe in _recipes(runs):
+    for recipe, of_recipe in grouped(_sound(material, "mlm"), "recipe").items():
         columns = [Column(split, (recipe,), "loss", split) for split in ("valid", "test")]
-        parts.append(_table(runs, recipe, columns, theirs))
+        parts.append(_table(of_recipe, recipe, columns, theirs))
     return _section(lead, parts)
 
 
@@ -117,18 +114,12 @@ def _table(runs: Sequence[Run], recipe: str, columns: Sequence[Column], theirs: 
     return join([paper_table(title, cells, paper.NAMES).html, listed])
 
 
-def _recipes(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(x.recipe for x in runs))
-
-
 # --- every run: one table a recipe with the settings that differ, the broken ones apart, and each run in full
 
 
 def runs(material: Material) -> Html:
     parts: list[Html] = []
-    sound = [run for run in material.runs if not run.broken]
-    for recipe in dict.fromkeys(run.recipe for run in sound):
-        of_recipe = [run for run in sound if run.recipe == recipe]
+    for recipe, of_recipe in grouped((run for run in material.runs if not run.broken), "recipe").items():
         parts += [tag("h3", recipe), *material.guarded(recipe, lambda chosen=of_recipe: [_run_table(chosen)])]
     broken = [run for run in material.runs if run.broken]
     if broken:
