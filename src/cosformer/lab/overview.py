@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosformer.experiment import Experiment
-from cosformer.lab.records import Run, grouped
+from cosformer.lab.records import Run
 
 # settings that change how a run is done and recorded, not what comes out of it
 _INCIDENTAL = {
@@ -111,6 +111,14 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, tuple
     """Name -> (ours, theirs) of the settings that differ; one that is missing is None."""
     names = dict.fromkeys([*theirs, *ours])
     return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
+
+
+def grouped(runs: Iterable[Run], field: str) -> dict[str, list[Run]]:
+    """The runs by their recipe or attention, in the order in which these come."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(getattr(run, field), []).append(run)
+    return found
 
 
 def told_apart_by(runs: Sequence[Run]) -> list[str]:

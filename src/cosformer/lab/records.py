@@ -181,14 +181,6 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(found | {path.parent for path in folder.glob(f"*/{EXPERIMENT_FILE}")})  # rglob follows no links
 
 
-def grouped(runs: Iterable[Run], field: str) -> dict[str, list[Run]]:
-    """The runs by their recipe or attention, in the order in which these come."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(getattr(run, field), []).append(run)
-    return found
-
-
 def thinned(curve: Curve, points: int = CURVE_POINTS) -> Curve:
     """At most ``points`` points of the curve, evenly spread, its first and last among them."""
     if len(curve) <= points:

@@ -125,28 +125,23 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
     found["claims"] += speed_claims(DOCS / "results")[0]
     again = f"run: {page.COMMAND}"
     assert (DOCS / "results.md").read_text(encoding="utf-8") == page.results_page(found, committed), again
-    assert json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8")) == json.loads(
-        json.dumps(found)
-    ), again
-    assert (DOCS / "images" / "paper" / "effects.svg").read_bytes() == page.picture(found).data, again
-    assert not [run.name for run in committed if (run.commit or "+").endswith("+")], (
-        "a run of sources that were changed"
-    )
+    kept = json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8"))
+    assert kept == json.loads(json.dumps(found)), again
+    assert (PICTURES / "effects.svg").read_bytes() == page.picture(found).data, again
+    changed = [run.name for run in committed if (run.commit or "+").endswith("+")]
+    assert not changed, "runs of sources that were changed"
 
 
 def test_figure3_is_that_of_its_result() -> None:
     document = json.loads((DOCS / "results" / "figure3.json").read_text(encoding="utf-8"))
     maps, _ = frequency_figures(document)
-    assert (PICTURES / "figure3.svg").read_bytes() == maps.data, (
-        "run: cosformer reproduce figure3, copy its svg and json"
-    )
+    again = "run: cosformer reproduce figure3, copy its svg and json"
+    assert (PICTURES / "figure3.svg").read_bytes() == maps.data, again
     panels = {panel["attention"]: panel for panel in document["panels"]}
     most = document["thresholds"].index(0.9)
     cosformer, relu, softmax = (panels[name] for name in ("cosformer", "relu", "softmax"))
-    assert (
-        f"lies {cosformer['distance']:.1f} positions away on average, without re-weighting {relu['distance']:.1f}"
-        in HOW_TO
-    )
+    away = f"{cosformer['distance']:.1f} positions away on average, without re-weighting {relu['distance']:.1f}"
+    assert f"lies {away}" in HOW_TO
     assert f"{softmax['counts'][most]:.1f} of {document['size']} for 90 %" in HOW_TO
     assert f"cosFormer needs {cosformer['counts'][most]:.1f}" in HOW_TO
 

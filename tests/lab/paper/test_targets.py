@@ -180,9 +180,8 @@ def test_a_run_without_weights_is_named_and_the_others_are_drawn(
 
 def test_a_dry_run_says_what_it_would_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--dry-run", "--runs", str(tmp_path)]
-    assert (
-        cli.main(["reproduce", "table2", "--scale", "paper", "--attentions", "cosformer", "--seeds", "1", *words]) == 0
-    )
+    paper_scale = ["--scale", "paper", "--attentions", "cosformer", "--seeds", "1"]
+    assert cli.main(["reproduce", "table2", *paper_scale, *words]) == 0
     assert capsys.readouterr().out.startswith("torchrun --nproc-per-node=8 -m -- cosformer train lm-wikitext103 ")
     assert cli.main(["reproduce", "table5", *words]) == 0 and "table5 trains nothing" in capsys.readouterr().err
     # its claims are about the small recipes, which nobody wants on eight GPUs
@@ -196,10 +195,7 @@ def test_a_dry_run_says_how_long_each_run_and_all_of_them_take(
     """From the times of committed runs of the same recipe; what never ran is not known."""
     times = {"softmax": 600.0, "cosformer": 1800.0}
     (tmp_path / "results").mkdir()
-    ran = [
-        Run("lm-wikitext2-small", "lm", name, 0, "done", cpu_seconds=time, machine={"cpu": "a"})
-        for name, time in times.items()
-    ]
+    ran = [Run("lm-wikitext2-small", "lm", name, 0, "done", cpu_seconds=time) for name, time in times.items()]
     write_runs(tmp_path / "results" / "runs.jsonl", ran)
     words = ["--attentions", "softmax,cosformer", "--seeds", "1", "--dry-run", "--docs", str(tmp_path)]
     assert cli.main(["reproduce", "table2", *words, "--runs", str(tmp_path / "runs")]) == 0
@@ -235,18 +231,10 @@ def test_table4_has_ours_the_paper_s_and_not_run() -> None:
     assert entry.ours.values == pytest.approx((40, 42, 44)) and entry.paper == 37.9
     text = tables.as_text("table4", "small", runs, ["cosformer", "softmax"])
     assert "42.0 ± 1.2 / 37.90" in text and "not run / 36.37" in text
-    assert entry.as_dict("table4") == {
-        "target": "table4",
-        "attention": "cosformer",
-        "column": "listops",
-        "ours": pytest.approx(42),
-        "seeds": 3,
-        "values": pytest.approx((40, 42, 44)),
-        "error": pytest.approx(2 / math.sqrt(3)),
-        "learned": 3,
-        "diverged": 0,
-        "paper": 37.9,
-    }
+    which = {"target": "table4", "attention": "cosformer", "column": "listops", "paper": 37.9}
+    numbers = {"seeds": 3, "values": pytest.approx((40, 42, 44)), "error": pytest.approx(2 / math.sqrt(3))}
+    numbers |= {"ours": pytest.approx(42), "learned": 3, "diverged": 0}
+    assert entry.as_dict("table4") == which | numbers
 
 
 def test_averages_go_over_what_every_attention_has() -> None:

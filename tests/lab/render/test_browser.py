@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosformer.lab.render import write_report
-from cosformer.lab.render.page import SECTIONS
+from cosformer.lab.render.page import SECTIONS, write_report
 from lab import made_up
 
 PHONE, DESK = 390, 1280

@@ -13,8 +13,9 @@ import pytest
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.json_files import write_lines
-from cosformer.lab.render import write_report
-from cosformer.lab.render.page import SECTIONS
+from cosformer.lab.render.html import Html
+from cosformer.lab.render.page import SECTIONS, write_report
+from cosformer.lab.render.table import Table, insert
 from lab import made_up
 
 
@@ -358,3 +359,26 @@ def test_the_command(
     monkeypatch.chdir(tmp_path / "new")
     assert main(["report"]) == 2 and "nothing to report on" in capsys.readouterr().err
     assert main(["report", str(run), "-o", str(tmp_path)]) == 2 and "is a folder" in capsys.readouterr().err
+
+
+# --- one table as text, Markdown and HTML, and its way into a document
+
+
+def test_the_same_cells_in_every_rendering() -> None:
+    table = Table("Times.", ["attention", "ms"], [["cosformer", "1.0"], ["a|b", "<2>"]])
+    text = ["attention   ms", "---------  ---", "cosformer  1.0", "a|b        <2>"]
+    assert table.text.splitlines() == ["Times.", "", *text]
+    markdown = ["| attention | ms |", "| --- | ---: |", "| cosformer | 1.0 |", "| a/b | <2> |"]
+    assert table.markdown.splitlines() == ["Times.", "", *markdown]
+    assert isinstance(table.html, Html) and "&lt;2&gt;" in table.html and "<td>1.0</td>" in table.html
+    assert Table("", ["a", "b"], [["c", "d"]], numeric=False).markdown == "| a | b |\n| --- | --- |\n| c | d |"
+
+
+def test_a_block_goes_between_its_markers() -> None:
+    text = "a\n<!-- x:start -->\n{}\n<!-- x:end -->\nb"
+    assert insert(text.format("old"), "x", "new") == text.format("new")
+    within = insert("from <!-- x:start -->?<!-- x:end --> on", "x", "64")
+    assert within == "from <!-- x:start -->64<!-- x:end --> on" == insert(within, "x", "64")
+    for text in ("none", "<!-- x:start --><!-- x:start --><!-- x:end -->"):
+        with pytest.raises(ValueError, match="once each"):
+            insert(text, "x", "new")

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import grouped
 from cosformer.lab.paper import Request, gates, ledger
 from cosformer.lab.paper.cells import LEDGER_SEEDS, ledger_cells
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2, Measure, plain_measure
 from cosformer.lab.paper.ledger import attentions, sample
 from cosformer.lab.paper.speed import speed_claims
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
-from cosformer.lab.records import Run, grouped, write_runs
+from cosformer.lab.records import Run, write_runs
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.result_figures import effects
 from cosformer.lab.render.table import Table, insert_into

@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cosformer.lab.overview import Metric, Setup, metric_of, score_of, setups, status
-from cosformer.lab.records import Run, Sample, grouped, with_error
+from cosformer.lab.overview import Metric, Setup, grouped, metric_of, score_of, setups, status
+from cosformer.lab.records import Run, Sample, with_error
 from cosformer.lab.render.bench_tables import number
 from cosformer.lab.render.html import Html, details, join, paragraph, tag
 from cosformer.lab.render.material import Material

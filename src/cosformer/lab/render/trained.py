@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cosformer.lab import numbers as paper
 from cosformer.lab import overview
-from cosformer.lab.records import Run, grouped
+from cosformer.lab.records import Run
 from cosformer.lab.render.html import Cell, Html, code, details, gallery, join, paragraph, sortable, table, tag
 from cosformer.lab.render.material import Material
 from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
@@ -20,7 +20,7 @@ _AT_ONCE = 6  # setups whose curves are not folded away
 def language_modelling(material: Material) -> Html:
     """A model of words beside the paper's; one of bytes on its own, as nothing in the paper is in bits per byte."""
     parts = []
-    for recipe, of_recipe in grouped(_sound(material, "lm"), "recipe").items():
+    for recipe, of_recipe in overview.grouped(_sound(material, "lm"), "recipe").items():
         scores = [x.scores.get(split, {}) for x in of_recipe for split in ("valid", "test")]
         if any("bits_per_byte" in found and not overview.reads_words(found) for found in scores):
             measures = ["bits_per_byte"]
@@ -44,7 +44,7 @@ def masked_language_modelling(material: Material) -> Html:
     )
     theirs = {name: {"valid": row["loss"]} for name, row in paper.TABLE1.items()}
     parts = []
-    for recipe, of_recipe in grouped(_sound(material, "mlm"), "recipe").items():
+    for recipe, of_recipe in overview.grouped(_sound(material, "mlm"), "recipe").items():
         columns = [Column(split, (recipe,), "loss", split) for split in ("valid", "test")]
         parts.append(_table(of_recipe, recipe, columns, theirs))
     return _section(lead, parts)
@@ -119,7 +119,7 @@ def _table(runs: Sequence[Run], recipe: str, columns: Sequence[Column], theirs: 
 
 def runs(material: Material) -> Html:
     parts: list[Html] = []
-    for recipe, of_recipe in grouped((run for run in material.runs if not run.broken), "recipe").items():
+    for recipe, of_recipe in overview.grouped((run for run in material.runs if not run.broken), "recipe").items():
         parts += [tag("h3", recipe), *material.guarded(recipe, lambda chosen=of_recipe: [_run_table(chosen)])]
     broken = [run for run in material.runs if run.broken]
     if broken:
