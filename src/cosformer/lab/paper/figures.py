@@ -10,7 +10,7 @@ import numpy as np
 from cosformer import machine
 from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import ATTENTIONS, Cell, recipes_of
-from cosformer.lab.paper.state import finished
+from cosformer.lab.paper.state import finished, task_and_model
 from cosformer.lab.paper.tables import speeds_of
 from cosformer.lab.records import NOT_RUN, Run
 from cosformer.lab.render import result_figures
@@ -81,16 +81,10 @@ def show_figure3(request: Request, runs: Sequence[Run]) -> None:
 def run_weights(run: Path, inputs: int = INPUTS) -> list[np.ndarray]:
     """The matrices [N,N] of every layer and head of the run's best model on the first full rows of its validation text."""
     import torch
-    import transformers
 
-    from cosformer.experiment import load_experiment
     from cosformer.models.attention_weights import attention_weights
-    from cosformer.tasks import build_task
-    from cosformer.train import load_model
 
-    transformers.logging.disable_progress_bar()  # for a moment's work
-    task = build_task(load_experiment(run))
-    model = load_model(run)
+    task, model = task_and_model(run)
     batch = task.eval_batch(task.selection, 0, inputs)
     with torch.no_grad():
         layers = attention_weights(model, batch["input_ids"], batch.get("attention_mask"))

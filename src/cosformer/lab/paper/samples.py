@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import Cell, recipes_of
-from cosformer.lab.paper.state import finished
+from cosformer.lab.paper.state import finished, task_and_model
 from cosformer.lab.records import NOT_RUN, Run
 
 OURS, VANILLA = "cosformer", "softmax"
@@ -61,23 +61,17 @@ def show(request: Request, runs: Sequence[Run]) -> None:
 def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:
     """What both runs say to the first rows of the split that counts."""
     import torch
-    import transformers
 
-    from cosformer.experiment import load_experiment
-    from cosformer.tasks import build_task
-    from cosformer.train import load_model
-
-    transformers.logging.disable_progress_bar()  # for a moment's work
-    task = build_task(load_experiment(runs[OURS]))
+    loaded = {name: task_and_model(path) for name, path in runs.items()}
+    task, _ = loaded[OURS]
     which = "test" if "test" in task.final else task.final[0]
-    models = {name: load_model(path) for name, path in runs.items()}
     names = task.dataset.class_names
     found = []
     for start in range(0, min(rows, task.eval_size(which)), _BATCH):
         batch = task.eval_batch(which, start, min(start + _BATCH, rows))
         labels = batch.pop("labels")
         with torch.no_grad():
-            said = {name: model(**batch).logits.argmax(-1) for name, model in models.items()}
+            said = {name: model(**batch).logits.argmax(-1) for name, (_, model) in loaded.items()}
         for i, label in enumerate(labels.tolist()):
             documents = []
             for side in (side for side in ("", "_b") if f"input_ids{side}" in batch):

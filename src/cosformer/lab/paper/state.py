@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, Experiment, load_experiment
 from cosformer.lab import overview
@@ -122,6 +123,17 @@ def finished(cell: Cell, runs: Path) -> Path | None:
     """The folder of the cell's run, if it is done and has weights."""
     run, _ = read_run(place(cell, runs)) if state(cell, runs)[0] == DONE else (None, [])
     return None if run is None or run.diverged else run.path
+
+
+def task_and_model(run: Path) -> tuple[Any, Any]:
+    """Of a finished run, with its best weights."""
+    import transformers
+
+    from cosformer.tasks import build_task
+    from cosformer.train import load_model
+
+    transformers.logging.disable_progress_bar()  # for a moment's work
+    return build_task(load_experiment(run)), load_model(run)
 
 
 def one_line(run: Run) -> str:
