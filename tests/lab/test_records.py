@@ -197,14 +197,13 @@ def test_means_over_seeds() -> None:
 
 
 def test_results_are_found_by_their_fields_and_come_back_from_the_disk(tmp_path: Path) -> None:
-    def of(mode: str, value: float) -> Measurement:
-        return Measurement(
-            kind="forward", attention="relu", mode=mode, length=4096, unit="ms", better="lower", value=value
-        )
+    place = {"kind": "forward", "attention": "relu", "length": 4096, "unit": "ms", "better": "lower"}
 
-    results = Results(
-        "zoo", "cosformer bench", "2000-01-01", {"cpu": "x"}, {"repeats": 3}, (of("causal", 1.0), of("plain", 0.0))
-    )
+    def of(mode: str, value: float) -> Measurement:
+        return Measurement(**place, mode=mode, value=value)
+
+    found = (of("causal", 1.0), of("plain", 0.0))
+    results = Results("zoo", "cosformer bench", "2000-01-01", {"cpu": "x"}, {"repeats": 3}, found)
     (tmp_path / "a.json").write_text(results.json(), encoding="utf-8")
     assert read_results(tmp_path / "a.json") == results
     assert results.find(mode="plain", length=4096) == [of("plain", 0.0)] and results.one(mode="padded") is None

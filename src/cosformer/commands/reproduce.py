@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -153,9 +154,9 @@ def _with_rates(missing: "Sequence[Cell]") -> "list[Cell]":
 
 
 def _pause(args: argparse.Namespace) -> int:
-    from cosformer.lab.paper.queue import go_on, pause
+    from cosformer.lab.paper.queue import send
 
-    count = (pause if args.target == "pause" else go_on)(args.runs)
+    count = send(args.runs, signal.SIGSTOP if args.target == "pause" else signal.SIGCONT)
     _say(f"{'Paused' if args.target == 'pause' else 'Continued'}: {count} processes of the queue in {args.runs}")
     return 0
 

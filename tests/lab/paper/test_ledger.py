@@ -107,10 +107,8 @@ def test_a_missed_gate_and_a_control_that_does_not_lose_make_a_claim_untestable(
     assert missed["reason"] == "softmax misses the gate: 3.2 against 3.1 (trigram table)"
     below = attend({"cosformer": [3.6, 3.6, 3.6, 3.7, 3.7]})
     assert "cosformer misses the gate" in entry("lm", below)["reason"]
-    same = attend({"uniform": [3.01, 3.09, 3.21]})
-    assert (
-        entry("lm", same)["outcome"] == NOT_TESTABLE and "says nothing about attention" in entry("lm", same)["reason"]
-    )
+    same = entry("lm", attend({"uniform": [3.01, 3.09, 3.21]}))
+    assert same["outcome"] == NOT_TESTABLE and "says nothing about attention" in same["reason"]
 
 
 def test_without_gate_control_or_runs_nothing_is_judged() -> None:
@@ -149,9 +147,8 @@ def test_the_entry_has_the_numbers_and_a_command() -> None:
     numbers = {"seeds": 3, "learned": 3, "mean": 3.4, "values": [3.3, 3.4, 3.5], "error": 0.058}
     assert found["rows"][1] == {"attention": "linear", **numbers}
     assert [row["attention"] for row in found["rows"]] == ["cosformer", "linear", "uniform"]
-    assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5} and found["control"]["mean"] == pytest.approx(
-        1.0
-    )
+    assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5}
+    assert found["control"]["mean"] == pytest.approx(1.0)
     assert found["command"] == "cosformer reproduce ledger --recipes evidence-lm --attentions cosformer,linear"
 
 

@@ -110,9 +110,8 @@ def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> No
     first = (tmp_path / "docs" / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert (
-        "[docs/results.md]" in readme.read_text() and (tmp_path / "docs" / "images" / "paper" / "effects.svg").exists()
-    )
+    assert "[docs/results.md]" in readme.read_text()
+    assert (tmp_path / "docs" / "images" / "paper" / "effects.svg").exists()
     entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 

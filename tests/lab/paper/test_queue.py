@@ -15,7 +15,7 @@ import pytest
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.queue import Queue, estimate, go_on, pause
+from cosformer.lab.paper.queue import Queue, estimate, send
 from cosformer.lab.paper.state import collect, state
 from cosformer.lab.records import Run, read_runs
 
@@ -270,9 +270,8 @@ def test_a_run_under_another_name_is_used(fake: Callable[..., Path]) -> None:
     (runs / "mlm-broken" / "experiment.json").write_text("{")
     left, said = work(runs, todo)
     assert not left and started(said) == ["finetune-softmax-seed0"]
-    assert json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())["start"] == str(
-        runs / "mlm-of-mine"
-    )
+    experiment = json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())
+    assert experiment["start"] == str(runs / "mlm-of-mine")
 
 
 def test_a_start_from_another_attention_is_another_experiment(fake: Callable[..., Path]) -> None:
@@ -303,17 +302,17 @@ def test_pause_and_continue_stop_a_queue_of_another_process(fake: Callable[..., 
         # the first process named is the queue, which is this one: only its run may be stopped here
         names = (runs / ".queue").read_text().split()
         (runs / ".queue").write_text("\n".join(["999999999", *names[1:]]))
-        assert names[0] == str(os.getpid()) and pause(runs) == 1 == pause(runs)
+        assert names[0] == str(os.getpid()) and send(runs, signal.SIGSTOP) == 1 == send(runs, signal.SIGSTOP)
         time.sleep(0.2)
         for _ in range(2):
             seen.append(len(metrics.read_text().splitlines()))
             time.sleep(0.4)
-        assert go_on(runs) == 1
+        assert send(runs, signal.SIGCONT) == 1
 
     with meanwhile(watch):
         left, _ = work(runs, cells("small", "softmax"))
     assert not left and seen[0] == seen[1] < 60
-    assert pause(runs / "nowhere") == 0
+    assert send(runs / "nowhere", signal.SIGSTOP) == 0
 
 
 def test_the_estimate_comes_from_what_has_run() -> None:

@@ -67,9 +67,8 @@ class Browser:
 
     def open(self, page: Path, width: int, scheme: str = "light") -> None:
         """Show ``page`` in a window of ``width`` pixels and wait until it is loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
-        )
+        window = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **window)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
@@ -173,12 +172,7 @@ def results(tmp_path: Path) -> Path:
     check = {"exactness": [finding | {"limit": 1e-12, "passed": True}], "passed": True}
     claim = {"key": "lm", "says": "On par with softmax in causal language modelling", "where": "table 2"}
     claim |= {"test": "language modelling, test loss", "unit": "nats"}
-    claim |= {
-        "outcome": "holds here",
-        "reason": "0.125 better",
-        "command": "cosformer reproduce ledger",
-        "recipes": ["lm-x"],
-    }
+    claim |= {"outcome": "holds here", "reason": "0.125 better", "command": "cosformer reproduce ledger"}
     claim |= {"rows": [{"attention": "cosformer", "seeds": 3, "learned": 3, "mean": 4.625, "error": 0.011}]}
     identity = [[100 * (i == j) for j in range(8)] for i in range(8)]
     panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}

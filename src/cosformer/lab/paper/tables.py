@@ -112,13 +112,8 @@ def show_speeds(request: Request, runs: Sequence[Run]) -> None:
 
 def largest() -> dict[str, Dataset]:
     """Of each data set the prepared one with the most training rows (tokens, where it is one stream)."""
-    found: dict[str, Dataset] = {}
-    for folder in prepared_sets():
-        dataset = open_dataset(folder)
-        best = found.get(dataset.name)
-        if best is None or (size(dataset, "train") or 0) > (size(best, "train") or 0):
-            found[dataset.name] = dataset
-    return found
+    by_size = sorted(map(open_dataset, prepared_sets()), key=lambda dataset: size(dataset, "train") or 0)
+    return {dataset.name: dataset for dataset in by_size}
 
 
 def size(dataset: Dataset, split: str) -> int | None:

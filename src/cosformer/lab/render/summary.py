@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cosformer.lab.overview import Metric, Setup, grouped, metric_of, score_of, setups, status
+from cosformer.lab.overview import Metric, grouped, metric_of, score_of, setups, status
 from cosformer.lab.records import Run, Sample, with_error
 from cosformer.lab.render.bench_tables import number
 from cosformer.lab.render.html import Html, details, join, paragraph, tag
@@ -50,10 +50,10 @@ def _sentences(runs: Sequence[Run]) -> Iterator[Html]:
         scored = [run for run in setup.runs if run.finished]
         metric = next(filter(None, map(metric_of, scored)), None)
         if metric is not None:
-            yield Html(f"{tag('b', setup.label)}: {tag('span', _finding(setup, scored, metric))}")
+            yield Html(f"{tag('b', setup.label)}: {tag('span', _finding(scored, metric))}")
 
 
-def _finding(setup: Setup, scored: Sequence[Run], metric: Metric) -> str:
+def _finding(scored: Sequence[Run], metric: Metric) -> str:
     samples = ranked(scored, metric)
     best, *others = samples
     unit, split = metric.unit, scored[0].evaluation
