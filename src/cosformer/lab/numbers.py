@@ -146,3 +146,6 @@ TABLE7: dict[str, dict[str, int | None]] = {
     "Pathfinder": {"train": 160_000, "valid": None, "test": 20_000},
 }
 """As printed (rounded): rows, for WikiText-103 tokens. None: not given. ListOps differs from the benchmark's 96K/2K/2K."""
+
+FIGURE4 = ("softmax", "cosformer", "relu")
+"""The models of figures 3 and 4: vanilla, cosFormer, and without re-weighting."""

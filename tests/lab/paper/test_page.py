@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cosformer.lab.numbers import FIGURE4
 from cosformer.lab.paper import Request, gates, page
-from cosformer.lab.paper.cells import TRIO, recipes_of
+from cosformer.lab.paper.cells import recipes_of
 from cosformer.lab.paper.claims import LM
 from cosformer.lab.paper.ledger import ledger
 from cosformer.lab.paper.speed import speed_claims
@@ -149,7 +150,7 @@ def test_figure4_is_that_of_the_committed_runs() -> None:
     runs, problems = read_runs([DOCS / "results" / "runs-v1.jsonl"])
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
-    for figure in loss_curves([run for run in runs if run.recipe == recipe], TRIO):
+    for figure in loss_curves([run for run in runs if run.recipe == recipe], FIGURE4):
         again = "run: cosformer reproduce figure4 --show --from docs/results/runs-v1.jsonl, copy its svg"
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
         assert f"images/paper/{figure.name}.svg" in HOW_TO

@@ -92,8 +92,8 @@ def as_text(recipe: str, samples: Sequence[Sample]) -> str:
         parts.append(f"{kind[0].upper()}{kind[1:]}{':' if chosen else ': none'}")
         for sample in chosen:
             texts = "\n".join(f"  {text}" for text in sample.inputs)
-            answers = f"cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
-            parts.append(f"{texts}\n    {answers}")
+            said = f"cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
+            parts.append(f"{texts}\n    {said}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from cosformer.lab.records import NOT_RUN
 
@@ -12,7 +12,6 @@ HOLDS, FAILS, UNDECIDED = "holds here", "does not hold here", "undecided"
 NOT_TESTABLE = "not testable at this size"
 ALPHA = 0.05  # of both sides together, and over all primary claims
 POWER = 0.8  # with which the smallest effect of the power statement would have been shown
-Key = TypeVar("Key")
 SEEDS = {True: 5, False: 3}  # at least, of a primary comparison and of any other
 
 
@@ -74,7 +73,7 @@ def paired(
     return Effect(tuple(sign * (first[seed] - second[seed]) for seed in both), 0.0 if margin is None else -margin)
 
 
-def holm(values: Mapping[Key, float], family: int) -> dict[Key, float]:
+def holm(values: Mapping[Any, float], family: int) -> dict[Any, float]:
     """p values adjusted by Holm's rule in a family of that many, those without runs counted as 1."""
     if len(values) > family:
         raise ValueError(f"{len(values)} p values in a family of {family}")

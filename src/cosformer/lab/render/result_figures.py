@@ -19,7 +19,6 @@ _BASELINES = {"sdpa": "softmax", "authors": "authors' code"}  # of the operator 
 TEXT = ("cosformer", "softmax", "linear", "performer", "linformer", "local", "longformer", "bigbird")
 ZOO = ("cosformer", "softmax", "relu", "linear", "performer", "linformer", "longformer", "bigbird")
 
-PAPER = ("softmax", "cosformer", "relu")  # vanilla, cosFormer, without re-weighting: the paper's figure 4
 LENGTH = 2000  # the longest where every model of the paper runs
 _SCORE, _SPEED = "accuracy, mean of the tasks (%)", f"training steps per second at {LENGTH:,}"
 _WIDTH, _ROW, _TOP, _BOTTOM, _LEFT, _RIGHT = 720, 30, 44, 52, 330, 130  # of the effects, in pixels
@@ -126,9 +125,8 @@ def our_trade_offs(runs: Sequence[Run], results: Results) -> list[TradeOff]:
 def our_trade_off(runs: Sequence[Run], results: Results) -> Figure | None:
     """Figure 1, ours; None where no attention has both scores and speeds."""
     found = our_trade_offs(runs, results)
-    return (
-        trade_off(found, name="figure1", title="Figure 1, ours: mean of our Long-Range Arena tasks") if found else None
-    )
+    title = "Figure 1, ours: mean of our Long-Range Arena tasks"
+    return trade_off(found, name="figure1", title=title) if found else None
 
 
 def paper_trade_offs() -> list[TradeOff]:

@@ -12,7 +12,7 @@ from cosformer.lab.records import Run
 from cosformer.lab.render.html import Cell, Html, code, details, gallery, join, paragraph, sortable, table, tag
 from cosformer.lab.render.material import Material
 from cosformer.lab.render.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
-from cosformer.lab.render.result_figures import PAPER, loss_curves
+from cosformer.lab.render.result_figures import loss_curves
 
 _AT_ONCE = 6  # setups whose curves are not folded away
 
@@ -65,7 +65,8 @@ def curves(material: Material) -> Html:
     parts = []
     for setup in overview.setups(material.runs):
         names = dict.fromkeys(x.attention for x in setup.runs)
-        order = [*(x for x in PAPER if x in names), *(x for x in names if x not in PAPER)]
+        first = [x for x in paper.FIGURE4 if x in names]
+        order = [*first, *(x for x in names if x not in first)]
         found = material.guarded(setup.label, lambda setup=setup, order=order: loss_curves(setup.runs, order))
         if found:
             parts.append((setup.label, found))
