@@ -26,6 +26,28 @@ def run_line(
     return values | {"command": f"cosformer train {recipe} --model.attention {attention}"} | more
 
 
+def experiment(recipe: str, attention: str, seed: int = 0, steps: int = 100, layers: int = 4) -> Experiment:
+    return Experiment(
+        recipe=recipe,
+        task="lm",
+        data=DataConfig("python", {"max_bytes": 4_000_000}, length=256),
+        model=ModelConfig("adaptive_lm", attention=attention, layers=layers, width=128),
+        train=TrainConfig(steps=steps, batch=16, lr=1e-3, seed=seed),
+        note="A small byte-level model of the standard library's sources.",
+    )
+
+
+def write_run(run: Path, made: Experiment, metrics: list[dict], result: dict[str, Any] | None, **info: Any) -> Path:
+    """The folder of a run. ``info``: fields of run.json; without a ``result`` it has not come to one."""
+    run.mkdir(parents=True)
+    (run / "experiment.json").write_text(made.to_json())
+    (run / "run.json").write_text(json.dumps({"status": "done"} | info))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    if result is not None:
+        (run / "result.json").write_text(json.dumps(result))
+    return run
+
+
 def write(
     folder: Path,
     name: str,
@@ -37,17 +59,6 @@ def write(
     **more: Any,
 ) -> Path:
     """A byte-level language model. ``more``: fields of run.json; a ``status`` other than done leaves no result."""
-    experiment = Experiment(
-        recipe="lm-stdlib-small",
-        task="lm",
-        data=DataConfig("python", {"max_bytes": 4_000_000}, length=256),
-        model=ModelConfig("adaptive_lm", attention=attention, layers=layers, width=128),
-        train=TrainConfig(steps=steps, batch=16, lr=1e-3, seed=seed),
-        note="A small byte-level model of the standard library's sources.",
-    )
-    run = folder / name
-    run.mkdir(parents=True)
-    (run / "experiment.json").write_text(experiment.to_json())
     chance = random.Random(f"{attention} {seed} {steps} {layers}")
     end = 1.9 + {"softmax": 0.05, "cosformer": 0.0}.get(attention, 0.2) - 0.03 * layers - 0.1 * math.log(steps / STEPS)
     done = more.get("steps_done", steps)
@@ -58,30 +69,16 @@ def write(
         if step % 100 == 0:
             scores = {"loss": loss + 0.05, "bits_per_byte": (loss + 0.05) / math.log(2)}
             lines.append({"kind": "eval", "step": step, "name": "valid", "scores": scores})
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = f"cosformer train lm-stdlib-small --model.attention {attention} --train.seed {seed} --train.steps {steps}"
-    info = {
-        "status": "done",
-        "seconds": 90.0 + seed,
-        "command": command,
-        "steps_done": done,
-        "date": "2026-01-02",
-    } | more
-    (run / "run.json").write_text(json.dumps(info))
-    if info["status"] == "done":
-        result = {
-            "steps": steps,
-            "scores": {},
-            "learned": {"valid": True, "test": True},
-            "baseline": {},
-            "score": "loss",
-        }
-        for split in ("valid", "test"):
-            loss = end + chance.gauss(0, 0.015)
-            words = {"perplexity": math.exp(loss), "word_perplexity": math.exp(loss * 8)}
-            result["scores"][split] = {"loss": loss, "error": 0.01, "bits_per_byte": loss / math.log(2), **words}
-        (run / "result.json").write_text(json.dumps(result))
-    return run
+    info = {"seconds": 90.0 + seed, "command": command, "steps_done": done, "date": "2026-01-02"} | more
+    result: dict[str, Any] = {"steps": steps, "learned": dict.fromkeys(SPLITS, True), "baseline": {}, "score": "loss"}
+    result["scores"] = {}
+    for split in SPLITS:
+        loss = end + chance.gauss(0, 0.015)
+        words = {"perplexity": math.exp(loss), "word_perplexity": math.exp(loss * 8)}
+        result["scores"][split] = {"loss": loss, "error": 0.01, "bits_per_byte": loss / math.log(2), **words}
+    made = experiment("lm-stdlib-small", attention, seed, steps, layers)
+    return write_run(folder / name, made, lines, None if "status" in more else result, **info)
 
 
 def maps(run: Path) -> None:
@@ -112,14 +109,8 @@ def broken(folder: Path) -> None:
     write(folder, "whole")
     write(folder, "whole-softmax", attention="softmax")
     write(folder, "stopped", seed=1, status="stopped", reason="SIGTERM at update 220", steps_done=220)
-    write(
-        folder,
-        "out-of-memory",
-        seed=2,
-        status="failed",
-        reason="CUDA out of memory. Tried to allocate 2 GiB.",
-        steps_done=0,
-    )
+    full = "CUDA out of memory. Tried to allocate 2 GiB."
+    write(folder, "out-of-memory", seed=2, status="failed", reason=full, steps_done=0)
     write(folder, "diverged", seed=3, status="failed", reason="the loss at update 40 is not a number", steps_done=40)
     gone = {"pid": 2**22 + 1, "host": __import__("platform").node(), "process_started": 1}  # above every real number
     write(folder, "killed", seed=4, status="running", steps_done=0, **gone)

@@ -45,15 +45,8 @@ def test(first, second, sign, null=0.0):
     low, high = (mean + side * stats.t.ppf(1 - ALPHA / 2, freedom) * error for side in (-1, 1))
     p = stats.ttest_1samp(differences, null).pvalue if error else float(mean == null)
     smallest = (stats.t.ppf(1 - ALPHA / 2, freedom) + stats.t.ppf(0.8, freedom)) * error
-    return {
-        "seeds": len(differences),
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "p": float(p),
-        "null": null,
-        "smallest": smallest,
-    }
+    found = {"seeds": len(differences), "mean": mean, "low": low, "high": high}
+    return found | {"p": float(p), "null": null, "smallest": smallest}
 
 
 def stopped(runs, gates, recipe, sign):
@@ -113,12 +106,13 @@ def recompute(runs, gates, claims):
         yield claim, tested[claim["key"]] or together(words), parts
 
 
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def main(folder):
-    runs = [json.loads(line) for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
-    gates = {
-        gate["recipe"]: gate
-        for gate in map(json.loads, (folder / "gates.jsonl").read_text(encoding="utf-8").splitlines())
-    }
+    runs, gates = (read_lines(folder / name) for name in ("runs.jsonl", "gates.jsonl"))
+    gates = {gate["recipe"]: gate for gate in gates}
     entries = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))["claims"]
     wrong = []
     for claim, verdict, parts in recompute(runs, gates, [entry for entry in entries if "parts" in entry]):
@@ -127,12 +121,9 @@ def main(folder):
             wrong.append(f"{claim['key']}: {claim['outcome']!r} in ledger.json, {verdict!r} from the runs")
         for ours, theirs in zip(parts, claim["parts"], strict=True):
             for name in ("seeds", "mean", "low", "high", "p", "smallest"):
-                if name in ours and not math.isclose(
-                    ours[name], theirs.get(name, math.nan), rel_tol=2e-4, abs_tol=1e-9
-                ):
-                    wrong.append(
-                        f"{claim['key']}: {name} {theirs.get(name)} in ledger.json, {ours[name]} from the runs"
-                    )
+                said = theirs.get(name, math.nan)
+                if name in ours and not math.isclose(ours[name], said, rel_tol=2e-4, abs_tol=1e-9):
+                    wrong.append(f"{claim['key']}: {name} {said} in ledger.json, {ours[name]} from the runs")
     print("\n".join(wrong) or "All agree.")
     return bool(wrong)
 

@@ -1,13 +1,13 @@
 """Records: what is there is used, what is broken is named and skipped."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.lab.records import (
     Measurement,
     Results,
@@ -22,6 +22,7 @@ from cosformer.lab.records import (
     thinned,
     write_runs,
 )
+from lab import made_up
 
 METRICS = [
     {"kind": "train", "step": 50, "loss": 3.0, "lr": 0.1},
@@ -33,32 +34,14 @@ METRICS = [
 
 
 def write_run(path: Path, attention: str = "cosformer", seed: int = 0) -> Path:
-    path.mkdir(parents=True)
-    experiment = Experiment(
-        recipe="lm-tiny",
-        task="lm",
-        data=DataConfig(name="python"),
-        model=ModelConfig(preset="lm-tiny", attention=attention),
-        train=TrainConfig(steps=100, batch=2, lr=0.1, seed=seed),
-    )
-    (path / "experiment.json").write_text(experiment.to_json())
-    (path / "run.json").write_text(json.dumps({"status": "done", "seconds": 12.5}))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS))
-    (path / "result.json").write_text(json.dumps({"scores": {"test": {"loss": 2.125, "perplexity": 8.4}}}))
-    return path
+    result = {"scores": {"test": {"loss": 2.125, "perplexity": 8.4}}}
+    return made_up.write_run(path, made_up.experiment("lm-tiny", attention, seed), METRICS, result, seconds=12.5)
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
     run, problems = read_run(write_run(tmp_path / "a", attention="relu", seed=3))
     assert run is not None and problems == []
-    assert (run.name, run.recipe, run.task, run.attention, run.seed, run.status) == (
-        "a",
-        "lm-tiny",
-        "lm",
-        "relu",
-        3,
-        "done",
-    )
+    assert (run.name, run.cell, run.task, run.status) == ("a", ("lm-tiny", "relu", 3), "lm", "done")
     assert run.train_curve() == [(50, 3.0), (100, 2.0)]
     assert run.train_curve("lr") == [(50, 0.1), (100, 0.2)]
     assert run.eval_curve("valid") == [(50, 2.5), (100, 2.25)]
@@ -68,40 +51,33 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert run.seconds == 12.5 and run.valid_loss == run.eval_curve("valid")
 
 
+def read_with_metrics(path: Path, *more: bytes) -> tuple[Run, list[str]]:
+    """The run of :func:`write_run` with more lines of metrics."""
+    with (write_run(path) / "metrics.jsonl").open("ab") as file:
+        file.writelines(line + b"\n" for line in more)
+    run, problems = read_run(path)
+    assert run is not None
+    return run, problems
+
+
 def test_broken_lines_are_named_and_the_others_stay(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    good = (path / "metrics.jsonl").read_text()
-    broken = ['{"kind": "train", "st', "[1, 2]", '{"kind": "train", "step": "7"}', '{"kind": "eval", "step": 7}']
-    (path / "metrics.jsonl").write_text(good + "\n".join(broken) + "\n")
-    run, problems = read_run(path)
-    assert run is not None and len(run.metrics) == len(METRICS)
-    assert [problem.split(" cannot")[0] for problem in problems] == [
-        f"{path / 'metrics.jsonl'} line {number}" for number in (6, 7, 8, 9)
-    ]
-
-
-def test_bytes_that_are_no_text_spoil_one_line(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    with (path / "metrics.jsonl").open("ab") as file:
-        file.write(b"\xff\xfe\x00\n")
-    run, problems = read_run(path)
-    assert run is not None and len(run.metrics) == len(METRICS) and "line 6" in problems[0]
+    broken = [b'{"kind": "train", "st', b"[1, 2]", b'{"kind": "train", "step": "7"}', b'{"kind": "eval", "step": 7}']
+    broken.append(b"\xff\xfe\x00")  # no text
+    run, problems = read_with_metrics(tmp_path / "a", *broken)
+    assert len(run.metrics) == len(METRICS)
+    places = {problem.split(" cannot")[0] for problem in problems}
+    assert places == {f"{tmp_path / 'a' / 'metrics.jsonl'} line {number}" for number in (6, 7, 8, 9, 10)}
+    assert len(problems) == 5
 
 
 def test_a_step_logged_again_after_a_resume_counts_once(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "train", "step": 50, "loss": 2.875}) + "\n")
-    run, problems = read_run(path)
-    assert run is not None and run.train_curve() == [(50, 2.875), (100, 2.0)] and not problems
+    run, problems = read_with_metrics(tmp_path / "a", b'{"kind": "train", "step": 50, "loss": 2.875}')
+    assert run.train_curve() == [(50, 2.875), (100, 2.0)] and not problems
 
 
 def test_a_loss_that_is_not_a_number_is_not_on_the_curve(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "train", "step": 150, "loss": NaN}\n')
-    run, _ = read_run(path)
-    assert run is not None and run.train_curve() == [(50, 3.0), (100, 2.0)] and len(run.metrics) == len(METRICS) + 1
+    run, _ = read_with_metrics(tmp_path / "a", b'{"kind": "train", "step": 150, "loss": NaN}')
+    assert run.train_curve() == [(50, 3.0), (100, 2.0)] and len(run.metrics) == len(METRICS) + 1
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "result.json"])
@@ -215,17 +191,19 @@ def test_means_over_seeds() -> None:
     assert str(sample(runs[:1], "r", "cosformer", "test", "loss")) == "1 (one seed)"
     assert str(sample(runs, "r", "relu", "test", "loss")) == "not run"
     assert str(Sample("x", (4.0, 4.0), 2)) == "4.000 ± 0.000"
+    uneven = Sample("a", (1.0, 2.0, 6.0), 3)
+    assert uneven.mean == 3.0 and uneven.error == pytest.approx(math.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
+    assert math.isnan(Sample("a", (1.0,), 1).error)
 
 
 def test_results_are_found_by_their_fields_and_come_back_from_the_disk(tmp_path: Path) -> None:
-    def of(mode: str, value: float) -> Measurement:
-        return Measurement(
-            kind="forward", attention="relu", mode=mode, length=4096, unit="ms", better="lower", value=value
-        )
+    place = {"kind": "forward", "attention": "relu", "length": 4096, "unit": "ms", "better": "lower"}
 
-    results = Results(
-        "zoo", "cosformer bench", "2000-01-01", {"cpu": "x"}, {"repeats": 3}, (of("causal", 1.0), of("plain", 0.0))
-    )
+    def of(mode: str, value: float) -> Measurement:
+        return Measurement(**place, mode=mode, value=value)
+
+    found = (of("causal", 1.0), of("plain", 0.0))
+    results = Results("zoo", "cosformer bench", "2000-01-01", {"cpu": "x"}, {"repeats": 3}, found)
     (tmp_path / "a.json").write_text(results.json(), encoding="utf-8")
     assert read_results(tmp_path / "a.json") == results
     assert results.find(mode="plain", length=4096) == [of("plain", 0.0)] and results.one(mode="padded") is None

@@ -279,7 +279,7 @@ def _show_writing() -> None:
 
 
 def _show_report(folder: Path) -> None:
-    from cosformer.lab.render import write_report
+    from cosformer.lab.render.page import write_report
 
     _head(6, "Show me.", "One page with all of this, for a browser.")
     runs = [folder / "runs"] if (folder / "runs").is_dir() else []

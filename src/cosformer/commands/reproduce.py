@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,24 +17,24 @@ if TYPE_CHECKING:
     from cosformer.lab.paper.cells import Cell
     from cosformer.lab.records import Run
 
-# target -> (module with `show(request, runs)`, one line for --help)
+# target -> (what shows it, a function of the request and the runs in `cosformer.lab.paper`; one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
-    "table1": ("cosformer.lab.paper.tables", "what matters in softmax"),
-    "table2": ("cosformer.lab.paper.tables", "language modelling"),
-    "table3": ("cosformer.lab.paper.tables", "fine-tuning"),
-    "table4": ("cosformer.lab.paper.tables", "Long-Range Arena"),
-    "table5": ("cosformer.lab.paper.tables", "speed and memory of a text classifier"),
-    "table6": ("cosformer.lab.paper.tables", "with and without re-weighting"),
-    "table7": ("cosformer.lab.paper.tables", "sizes of the data sets"),
-    "figure1": ("cosformer.lab.paper.figures", "score, speed and memory in one picture"),
-    "figure3": ("cosformer.lab.paper.figures", "attention maps of trained models, and the bare cosine"),
-    "figure4": ("cosformer.lab.paper.figures", "loss curves"),
-    "algorithm1": ("cosformer.lab.paper.algorithms", "the printed algorithm against the operator"),
-    "algorithm2": ("cosformer.lab.paper.algorithms", "the printed algorithm against ours"),
-    "samples": ("cosformer.lab.paper.samples", "inputs with our answer, the vanilla transformer's and the truth"),
-    "ledger": ("cosformer.lab.paper.page", "every claim: all runs behind docs/results.md"),
-    "rates": ("cosformer.lab.paper.rates", "the search of learning rates for the runs of the ledger"),
-    "gates": ("cosformer.lab.paper.gates", "tables of counts that a model must beat for its claims to be judged"),
+    "table1": ("tables.show_scores", "what matters in softmax"),
+    "table2": ("tables.show_scores", "language modelling"),
+    "table3": ("tables.show_scores", "fine-tuning"),
+    "table4": ("tables.show_scores", "Long-Range Arena"),
+    "table5": ("tables.show_speeds", "speed and memory of a text classifier"),
+    "table6": ("tables.show_scores", "with and without re-weighting"),
+    "table7": ("tables.show_sizes", "sizes of the data sets"),
+    "figure1": ("figures.show_figure1", "score, speed and memory in one picture"),
+    "figure3": ("figures.show_figure3", "attention maps of trained models, and the bare cosine"),
+    "figure4": ("figures.show_figure4", "loss curves"),
+    "algorithm1": ("algorithms.show_algorithm1", "the printed algorithm against the operator"),
+    "algorithm2": ("algorithms.show_algorithm2", "the printed algorithm against ours"),
+    "samples": ("samples.show", "inputs with our answer, the vanilla transformer's and the truth"),
+    "ledger": ("page.show", "every claim: all runs behind docs/results.md"),
+    "rates": ("rates.show", "the search of learning rates for the runs of the ledger"),
+    "gates": ("gates.show", "tables of counts that a model must beat for its claims to be judged"),
     "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
     "continue": ("", "let them continue"),
 }
@@ -97,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"skipped: {problem}", file=sys.stderr)
     fields = ("target", "scale", "attentions", "seeds", "runs", "docs", "write", "into", "lengths", "batch", "width")
     request = Request(**{name: getattr(args, name) for name in fields}, measure=not args.show)
-    import_module(TARGETS[args.target][0]).show(request, runs)
+    module, _, function = TARGETS[args.target][0].partition(".")
+    getattr(import_module(f"cosformer.lab.paper.{module}"), function)(request, runs)
     return 0
 
 
@@ -152,9 +154,9 @@ def _with_rates(missing: "Sequence[Cell]") -> "list[Cell]":
 
 
 def _pause(args: argparse.Namespace) -> int:
-    from cosformer.lab.paper.queue import go_on, pause
+    from cosformer.lab.paper.queue import send
 
-    count = (pause if args.target == "pause" else go_on)(args.runs)
+    count = send(args.runs, signal.SIGSTOP if args.target == "pause" else signal.SIGCONT)
     _say(f"{'Paused' if args.target == 'pause' else 'Continued'}: {count} processes of the queue in {args.runs}")
     return 0
 

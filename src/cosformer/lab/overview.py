@@ -16,13 +16,12 @@ _INCIDENTAL = {
     *("train.diagnostics", "train.threads", "train.workers"),
 }
 _OF_ATTENTION = "model.attention_options."  # each attention has its own
-WORDS = {"done": "finished"}  # a status as people read it, where that is another word
 _SENSIBLE = 1000.0  # perplexity of a word from which on a model has not learned words
 
 
 def status(run: Run) -> str:
     """finished, diverged, running, stopped, killed, failed or unknown."""
-    return "diverged" if run.diverged else WORDS.get(run.status, run.status)
+    return "diverged" if run.diverged else "finished" if run.status == "done" else run.status
 
 
 def last_step(run: Run) -> int:
@@ -114,24 +113,24 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, tuple
     return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
 
 
+def grouped(runs: Iterable[Run], field: str) -> dict[str, list[Run]]:
+    """The runs by their recipe or attention, in the order in which these come."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(getattr(run, field), []).append(run)
+    return found
+
+
 def told_apart_by(runs: Sequence[Run]) -> list[str]:
     """The settings in which these runs of one recipe differ, attention and seed aside. A line of runs.jsonl knows few of them."""
     known = [(run, _known(run)) for run in runs]
-    found = []
+    values: dict[str, dict[str, set[str]]] = {}  # by setting, and by attention where each has its own
     for name in dict.fromkeys(name for _, each in known for name in each if name != "model.attention"):
-        # an option of one attention says nothing about the others
-        kinds = {run.attention for run in runs} if name.startswith(_OF_ATTENTION) else {None}
-        given = [
-            {
-                repr(each.get(name))
-                for run, each in known
-                if kind in (None, run.attention) and (run.experiment or name in each)
-            }
-            for kind in kinds
-        ]
-        if any(len(values) > 1 for values in given):
-            found.append(name)
-    return found
+        for run, each in known:
+            if run.experiment or name in each:
+                whose = run.attention if name.startswith(_OF_ATTENTION) else ""
+                values.setdefault(name, {}).setdefault(whose, set()).add(repr(each.get(name)))
+    return [name for name, found in values.items() if any(len(several) > 1 for several in found.values())]
 
 
 @dataclass(frozen=True)
@@ -152,15 +151,14 @@ class Setup:
 def setups(runs: Sequence[Run]) -> list[Setup]:
     """By recipe, then by what the experiments differ in; every run is in exactly one."""
     found: list[Setup] = []
-    for recipe in dict.fromkeys(run.recipe for run in runs):
-        of_recipe = [run for run in runs if run.recipe == recipe]
+    for recipe, of_recipe in grouped(runs, "recipe").items():
         names = told_apart_by(of_recipe)
         groups: dict[tuple[str, ...], list[Run]] = {}
         for run in of_recipe:
             groups.setdefault(tuple(repr(_known(run).get(name)) for name in names), []).append(run)
         for group in groups.values():
-            values = {name: known[name] for known in [_known(group[0])] for name in names if name in known}
-            found.append(Setup(recipe, values, tuple(group)))
+            known = _known(group[0])
+            found.append(Setup(recipe, {name: known[name] for name in names if name in known}, tuple(group)))
     return found
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -276,6 +276,10 @@ class Measurement:
         parts += [part for part in (self.dtype, self.variant) if part]
         return ", ".join([*parts, f"against {self.baseline}"] if self.baseline else parts)
 
+    def line(self) -> dict[str, Any]:
+        """As it is written: without the fields that say nothing."""
+        return {name: value for name, value in vars(self).items() if value not in (None, "")}
+
 
 _KEY = ("kind", "attention", "mode", "length", "width", "batch", "backend", "dtype", "baseline", "variant")
 
@@ -311,10 +315,9 @@ class Results:
         )
 
     def json(self) -> str:
-        """As it is written to a file: one measurement a line, without the fields that say nothing."""
+        """As it is written to a file: one measurement a line."""
         head = {name: value for name, value in vars(self).items() if name != "measurements" and value is not None}
-        lean = [{k: v for k, v in asdict(m).items() if v not in (None, "")} for m in self.measurements]
-        lines = ",\n  ".join(json.dumps(m, ensure_ascii=False) for m in lean)
+        lines = ",\n  ".join(json.dumps(m.line(), ensure_ascii=False) for m in self.measurements)
         return f'{json.dumps(head, indent=1, ensure_ascii=False)[:-2]},\n "measurements": [\n  {lines}\n ]\n}}\n'
 
 

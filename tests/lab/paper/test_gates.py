@@ -32,9 +32,8 @@ def test_a_trigram_table_knows_a_rule_of_two_tokens_and_not_chance() -> None:
 def test_neighbours_see_both_sides_and_a_masked_one_says_nothing() -> None:
     rng = np.random.default_rng(0)
     ends = rng.integers(0, 4, (3_000, 2))
-    rows = [
-        np.array([9, a, 4 + (a + b) % 4, b]) for a, b in ends
-    ]  # the middle follows from both neighbours, from none alone
+    # the middle follows from both neighbours, from none alone
+    rows = [np.array([9, a, 4 + (a + b) % 4, b]) for a, b in ends]
     table = Neighbours(rows, 11, mask_id=10)
 
     def nats(inputs: list[int], middle: int) -> float:

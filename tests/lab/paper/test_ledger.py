@@ -1,6 +1,9 @@
 """The ledger from made-up lines with known answers."""
 
 import itertools
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,14 +12,17 @@ import pytest
 
 from cosformer.commands.reproduce import _with_rates
 from cosformer.commands.train import parse
+from cosformer.json_files import write_lines
 from cosformer.lab.paper import rates
 from cosformer.lab.paper.cells import Cell, ledger_cells, search_cells
 from cosformer.lab.paper.claims import CLAIMS, LM, MLM, Measure
 from cosformer.lab.paper.ledger import ledger, sample
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
-from cosformer.lab.records import Run, read_runs, run_of_line
+from cosformer.lab.records import Run, read_runs, run_of_line, write_runs
 from lab.made_up import run_line
 
+SCRIPT = Path(__file__).parents[1] / "recompute.py"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 LOSS = Measure("mlm", "loss", higher_is_better=False, unit="nats")
 ACCURACY = Measure("a", "accuracy", higher_is_better=True, unit="points")
 
@@ -101,10 +107,8 @@ def test_a_missed_gate_and_a_control_that_does_not_lose_make_a_claim_untestable(
     assert missed["reason"] == "softmax misses the gate: 3.2 against 3.1 (trigram table)"
     below = attend({"cosformer": [3.6, 3.6, 3.6, 3.7, 3.7]})
     assert "cosformer misses the gate" in entry("lm", below)["reason"]
-    same = attend({"uniform": [3.01, 3.09, 3.21]})
-    assert (
-        entry("lm", same)["outcome"] == NOT_TESTABLE and "says nothing about attention" in entry("lm", same)["reason"]
-    )
+    same = entry("lm", attend({"uniform": [3.01, 3.09, 3.21]}))
+    assert same["outcome"] == NOT_TESTABLE and "says nothing about attention" in same["reason"]
 
 
 def test_without_gate_control_or_runs_nothing_is_judged() -> None:
@@ -143,9 +147,8 @@ def test_the_entry_has_the_numbers_and_a_command() -> None:
     numbers = {"seeds": 3, "learned": 3, "mean": 3.4, "values": [3.3, 3.4, 3.5], "error": 0.058}
     assert found["rows"][1] == {"attention": "linear", **numbers}
     assert [row["attention"] for row in found["rows"]] == ["cosformer", "linear", "uniform"]
-    assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5} and found["control"]["mean"] == pytest.approx(
-        1.0
-    )
+    assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5}
+    assert found["control"]["mean"] == pytest.approx(1.0)
     assert found["command"] == "cosformer reproduce ledger --recipes evidence-lm --attentions cosformer,linear"
 
 
@@ -204,8 +207,68 @@ def test_no_scored_run_starts_before_its_rate_is_known(monkeypatch: pytest.Monke
 
 
 def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:
-    path = Path(__file__).parents[3] / "docs" / "results" / "rates.jsonl"
-    runs = read_runs([path])[0] if path.exists() else []
+    runs, _ = read_runs([RESULTS / "rates.jsonl"])
     assert rates.best(runs) == rates.RATES
     tried = Counter((run.recipe, run.attention) for run in runs)
     assert set(tried.values()) <= {3}
+
+
+# --- the committed verdicts follow from the committed runs, by a script that shares no code with the package
+
+
+def recompute(folder: Path) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_script_imports_nothing_of_the_package() -> None:
+    assert "cosformer" not in "".join(text for text in SCRIPT.read_text().splitlines() if "import" in text)
+
+
+def test_the_committed_ledger() -> None:
+    code, said = recompute(RESULTS)
+    assert code == 0, said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Runs of every block with verdicts of every kind, and the ledger the package makes of them."""
+    levels = {"softmax": 1.6, "cosformer": 1.602, "relu": 1.65, "leaky_relu": 1.7, "identity": 7.5}
+    levels |= {"linear": 1.651, "uniform": 2.2}
+    runs = [line("evidence-lm-m2", "cosformer", 0, 1.5)]
+    for place, (name, level) in enumerate(levels.items()):
+        for seed in range(5):
+            noise = ((7 * seed + 3 * place) % 5 - 2) / 1000
+            runs.append(line(LM, name, seed, level + seed / 50 + noise))
+            runs.append(line(MLM, name, seed, level + seed / 50 + 9 * noise, mean_train_loss=level + 30 * noise))
+            runs.append(line("evidence-pathfinder", name, seed, (2.5 - level / 2) / 2 + 5 * noise, "accuracy"))
+            recalled = 0.99 if name == "softmax" else 0.3 + noise
+            runs.append(line("evidence-recall-16", name, seed, recalled, "accuracy"))
+    scores = {LM: 1.87, MLM: 1.4, "evidence-pathfinder": 69.6, "evidence-recall-16": 95.0}
+    gates = {recipe: {"name": "table", "score": score} for recipe, score in scores.items()}
+    write_runs(tmp_path / "runs.jsonl", runs)
+    write_lines(tmp_path / "gates.jsonl", ({"recipe": recipe} | gate for recipe, gate in gates.items()))
+    (tmp_path / "ledger.json").write_text(json.dumps(ledger(runs, gates)))
+    return tmp_path
+
+
+def test_it_agrees_on_made_up_runs_of_every_kind(folder: Path) -> None:
+    code, said = recompute(folder)
+    assert code == 0, said
+    outcomes = {row["outcome"] for row in json.loads((folder / "ledger.json").read_text())["claims"]}
+    assert outcomes == {HOLDS, FAILS, UNDECIDED, NOT_TESTABLE, NOT_RUN}
+
+
+def test_it_finds_a_changed_score_and_a_changed_verdict(folder: Path) -> None:
+    runs, _ = read_runs([folder / "runs.jsonl"])
+    changed = next(run for run in runs if (run.recipe, run.attention) == (LM, "cosformer"))
+    changed.scores["test"]["loss"] += 0.1
+    write_runs(folder / "runs.jsonl", runs)
+    code, said = recompute(folder)
+    assert code == 1 and "lm: mean" in said
+    changed.scores["test"]["loss"] -= 0.1
+    write_runs(folder / "runs.jsonl", runs)
+    assert recompute(folder)[0] == 0
+    text = (folder / "ledger.json").read_text()
+    (folder / "ledger.json").write_text(text.replace(FAILS, HOLDS))
+    assert recompute(folder)[0] == 1

@@ -1,24 +1,104 @@
 """The queue: runs what is missing, uses what is there, goes on where it stopped, and stands still while somebody measures."""
 
+import dataclasses
 import fcntl
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.lab.paper.cells import Cell
-from cosformer.lab.paper.queue import Queue, estimate, go_on, pause
+from cosformer.lab.paper.queue import Queue, estimate, send
 from cosformer.lab.paper.state import collect, state
 from cosformer.lab.records import Run, read_runs
+
+# a stand-in for `cosformer train` that writes made-up runs in no time
+FAKE_TRAIN = """
+import json, pathlib, signal, sys, time
+words = sys.argv[1:]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+option = lambda name: words[words.index(name) + 1]
+run = pathlib.Path(words[1] if words[0] == "resume" else option("--run"))
+if words[0] == "train":
+    experiment = json.loads((run.parent / "recipes.json").read_text())[words[1]]
+    experiment["model"]["attention"] = option("--model.attention")
+    experiment["train"]["seed"] = int(option("--train.seed"))
+    experiment["start"] = option("--start") if "--start" in words else None
+    run.mkdir()
+    (run / "experiment.json").write_text(json.dumps(experiment))
+experiment = json.loads((run / "experiment.json").read_text())
+steps = experiment["train"]["steps"]
+metrics = run / "metrics.jsonl"
+done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+attention = experiment["model"]["attention"]
+(run / "run.json").write_text(json.dumps({"status": "running"}))
+if attention == "missing_data":
+    print("no data here"); sys.exit(2)
+for step in range(done + 1, steps + 1):
+    time.sleep(0.02)
+    with metrics.open("a") as file:
+        file.write(json.dumps({"kind": "train", "step": step, "loss": 1 / step}) + "\\n")
+    if attention == "identity" and step == 2:
+        reason = "the loss is not a number at update 2"
+        (run / "run.json").write_text(json.dumps({"status": "failed", "reason": reason, "cpu_seconds": 1.5, "machine": {"cpu": "made up"}}))
+        sys.exit(1)
+    if stopped:
+        (run / "run.json").write_text(json.dumps({"status": "stopped"}))
+        sys.exit(0)
+result = {"score": "loss", "scores": {"test": {"loss": 0.5}}, "baseline": {"test": {"name": "unigram", "score": 1.0, "error": 0.1}},
+          "learned": {"test": True}, "seconds": 2.5, "cpu_seconds": 2.0, "machine": {"cpu": "made up"}, "command": "cosformer " + " ".join(words)}
+(run / "result.json").write_text(json.dumps(result))
+(run / "run.json").write_text(json.dumps({"status": "done"}))
+"""
+
+
+def tiny(recipe: str, steps: int) -> Experiment:
+    train = TrainConfig(steps=steps, batch=1, lr=0.1)
+    return Experiment(recipe, "lm", DataConfig("python"), ModelConfig("tiny"), train)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
+    """Call it with recipes (name=steps): their cells train with the stand-in, into the folder it returns."""
+
+    def install(**steps: int) -> Path:
+        recipes = {name: tiny(name, count) for name, count in steps.items()}
+        script = tmp_path / "train.py"
+        script.write_text(FAKE_TRAIN)
+        runs = tmp_path / "runs"
+        runs.mkdir()
+        (runs / "recipes.json").write_text(json.dumps({k: dataclasses.asdict(v) for k, v in recipes.items()}))
+        monkeypatch.setattr("cosformer.lab.paper.cells.recipe", recipes.__getitem__)
+        monkeypatch.setattr("cosformer.lab.paper.queue.launcher", lambda processes: [str(script)])
+        monkeypatch.setattr("cosformer.lab.paper.queue.POLL_SECONDS", 0.01)
+        return runs
+
+    return install
 
 
 def cells(recipe: str, *attentions: str, start: str | None = None) -> list[Cell]:
     return [Cell(recipe, attention, 0, start) for attention in attentions]
+
+
+def started(said: list[str]) -> list[str]:
+    return [text.removeprefix("Start ") for text in said if text.startswith("Start ")]
+
+
+@contextmanager
+def meanwhile(look: Callable[[], None]) -> Iterator[None]:
+    """``look`` in another thread."""
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield
+    thread.join(60)
 
 
 def work(runs: Path, todo: list[Cell], **options: object) -> tuple[list[Cell], list[str]]:
@@ -32,10 +112,7 @@ def test_it_runs_what_is_missing_and_uses_what_is_there(fake: Callable[..., Path
     assert not left
     assert said[0] == "Start small-softmax-seed0"
     assert said[1] == "small softmax seed 0: loss 0.5 (unigram 1, learned), 2 s"
-    assert [text for text in said if text.startswith("Start")] == [
-        "Start small-softmax-seed0",
-        "Start small-cosformer-seed0",
-    ]
+    assert started(said) == ["small-softmax-seed0", "small-cosformer-seed0"]
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
     assert work(runs, cells("small", "softmax", "cosformer")) == ([], [])
     assert times == {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
@@ -66,10 +143,7 @@ def test_fine_tuning_waits_for_the_run_it_starts_from(fake: Callable[..., Path])
     runs = fake(mlm=3, finetune=3)
     left, said = work(runs, [*cells("finetune", "softmax", start="mlm"), *cells("mlm", "softmax")], jobs=2)
     assert not left
-    assert [text for text in said if text.startswith("Start")] == [
-        "Start mlm-softmax-seed0",
-        "Start finetune-softmax-seed0",
-    ]
+    assert started(said) == ["mlm-softmax-seed0", "finetune-softmax-seed0"]
     experiment = json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())
     assert experiment["start"] == str(runs / "mlm-softmax-seed0")
     assert work(runs, cells("finetune", "relu", start="mlm"))[0] == cells("finetune", "relu", start="mlm")
@@ -149,11 +223,9 @@ def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_
                 seen.append(len(metrics.read_text().splitlines()))
                 time.sleep(0.4)
 
-    thread = threading.Thread(target=measure)
     lock.touch()
-    thread.start()
-    left, _ = work(runs, cells("small", "softmax"), pause_while=lock)
-    thread.join()
+    with meanwhile(measure):
+        left, _ = work(runs, cells("small", "softmax"), pause_while=lock)
     assert not left and seen[0] == seen[1] < 40
 
 
@@ -167,10 +239,8 @@ def test_in_the_background_the_runs_are_at_the_lowest_priority_and_the_caller_is
         seen.append(os.getpriority(os.PRIO_PROCESS, int(words[1])))
 
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    thread = threading.Thread(target=look)
-    thread.start()
-    left, _ = work(runs, cells("small", "softmax"), background=True)
-    thread.join(10)
+    with meanwhile(look):
+        left, _ = work(runs, cells("small", "softmax"), background=True)
     assert not left and seen == [19]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before < 19
 
@@ -199,10 +269,9 @@ def test_a_run_under_another_name_is_used(fake: Callable[..., Path]) -> None:
     (runs / "mlm-broken").mkdir()
     (runs / "mlm-broken" / "experiment.json").write_text("{")
     left, said = work(runs, todo)
-    assert not left and [text for text in said if text.startswith("Start")] == ["Start finetune-softmax-seed0"]
-    assert json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())["start"] == str(
-        runs / "mlm-of-mine"
-    )
+    assert not left and started(said) == ["finetune-softmax-seed0"]
+    experiment = json.loads((runs / "finetune-softmax-seed0" / "experiment.json").read_text())
+    assert experiment["start"] == str(runs / "mlm-of-mine")
 
 
 def test_a_start_from_another_attention_is_another_experiment(fake: Callable[..., Path]) -> None:
@@ -233,19 +302,17 @@ def test_pause_and_continue_stop_a_queue_of_another_process(fake: Callable[..., 
         # the first process named is the queue, which is this one: only its run may be stopped here
         names = (runs / ".queue").read_text().split()
         (runs / ".queue").write_text("\n".join(["999999999", *names[1:]]))
-        assert names[0] == str(os.getpid()) and pause(runs) == 1 == pause(runs)
+        assert names[0] == str(os.getpid()) and send(runs, signal.SIGSTOP) == 1 == send(runs, signal.SIGSTOP)
         time.sleep(0.2)
         for _ in range(2):
             seen.append(len(metrics.read_text().splitlines()))
             time.sleep(0.4)
-        assert go_on(runs) == 1
+        assert send(runs, signal.SIGCONT) == 1
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    left, _ = work(runs, cells("small", "softmax"))
-    thread.join()
+    with meanwhile(watch):
+        left, _ = work(runs, cells("small", "softmax"))
     assert not left and seen[0] == seen[1] < 60
-    assert pause(runs / "nowhere") == 0
+    assert send(runs / "nowhere", signal.SIGSTOP) == 0
 
 
 def test_the_estimate_comes_from_what_has_run() -> None:

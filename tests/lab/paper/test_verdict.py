@@ -1,10 +1,12 @@
-"""The rule of the ledger, case by case."""
+"""The rules of the ledger, case by case."""
 
 import math
+from pathlib import Path
 
 import pytest
 from scipy import stats
 
+from cosformer.lab.paper.speed import exponent, order_verdict, speed_claims
 from cosformer.lab.paper.verdict import (
     FAILS,
     HOLDS,
@@ -19,7 +21,7 @@ from cosformer.lab.paper.verdict import (
     t_quantile,
     together,
 )
-from cosformer.lab.records import Sample
+from cosformer.lab.records import Measurement, Results
 
 SPREAD = (-0.2, -0.1, 0.0, 0.1, 0.2)  # mean 0, standard error 0.0707, t with four degrees of freedom 2.776: +-0.196
 
@@ -28,13 +30,6 @@ def outcome(shift: float, margin: float | None = None) -> str:
     first = {seed: 10 + shift + extra for seed, extra in enumerate(SPREAD)}
     effect = paired(first, dict.fromkeys(range(5), 10.0), higher_is_better=True, margin=margin)
     return decide(effect, effect.p, names=("a", "b"), unit="points").outcome
-
-
-def test_mean_and_standard_error_are_those_of_the_textbook() -> None:
-    found = Sample("a", (1.0, 2.0, 6.0), 3)
-    assert found.mean == 3.0
-    assert found.error == pytest.approx(math.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
-    assert math.isnan(Sample("a", (1.0,), 1).error)
 
 
 def test_the_interval_and_p_are_those_of_the_paired_t_test() -> None:
@@ -123,3 +118,59 @@ def test_student_s_t_at_its_ends() -> None:
     assert (t_cdf(math.inf, 4), t_cdf(-math.inf, 4)) == (1.0, 0.0)
     with pytest.raises(ValueError, match="between 0 and 1"):
         t_quantile(1.0, 4)
+
+
+# --- claims on time and memory, from made-up benchmark results
+
+
+def write(folder: Path, name: str, found: list[Measurement]) -> None:
+    results = Results(name, "made up", "2026-01-01", {}, {}, tuple(found))
+    (folder / f"{name}.json").write_text(results.json())
+
+
+def forward(power: float) -> list[Measurement]:
+    place = {"kind": "forward", "attention": "cosformer", "baseline": "sdpa", "unit": "times", "better": "higher"}
+    times = {n: {"milliseconds": (n / 1024) ** power, "baseline_milliseconds": n**2.0} for n in (64, 1024, 4096, 16384)}
+    return [Measurement(**place, mode=mode, length=n, **times[n]) for mode in ("causal", "non-causal") for n in times]
+
+
+def memory(mode: str, power: int) -> list[Measurement]:
+    place = {"kind": "memory", "attention": "cosformer", "mode": mode, "unit": "MB", "better": "lower"}
+    return [Measurement(**place, length=n, value=float(n**power)) for n in (1024, 8192)]
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {entry["key"]: entry["outcome"] for entry in speed_claims(folder)[0]}
+
+
+def test_the_exponent_goes_from_the_first_length_above_1024_to_the_last() -> None:
+    assert exponent({64: 100.0, 1024: 1.0, 2048: 7.0, 4096: 16.0}) == pytest.approx(2.0)
+    assert exponent({64: 100.0, 1024: 1.0}) is None
+
+
+@pytest.mark.parametrize(("power", "outcome"), [(1.0, HOLDS), (1.14, HOLDS), (1.16, FAILS), (2.0, FAILS)])
+def test_linear_time(tmp_path: Path, power: float, outcome: str) -> None:
+    write(tmp_path, "attention", forward(power))
+    assert outcomes(tmp_path)["linear-time"] == outcome
+    (entry, *_), _ = speed_claims(tmp_path)
+    assert "(softmax: 2.00) from 1,024 to 16,384 tokens" in entry["reason"]
+
+
+@pytest.mark.parametrize(("power", "outcome"), [(1, HOLDS), (2, FAILS)])
+def test_linear_memory_needs_both_forms(tmp_path: Path, power: int, outcome: str) -> None:
+    write(tmp_path, "zoo", [*memory("plain", 1), *memory("causal", power)])
+    assert outcomes(tmp_path)["linear-memory"] == outcome
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "attention.json").write_text("{")
+    entries, problems = speed_claims(tmp_path)
+    assert {entry["outcome"] for entry in entries} == {NOT_RUN}
+    assert len(problems) == 3 and "attention.json is no benchmark result" in problems[0]
+
+
+def test_the_order_of_speed() -> None:
+    assert order_verdict([], 0, 0).outcome == NOT_RUN
+    assert order_verdict([], 2, 5).outcome == HOLDS
+    assert order_verdict([], 3, 5).outcome == UNDECIDED
+    assert order_verdict(["linformer is slower at 2,048 in training"], 0, 5).outcome == FAILS

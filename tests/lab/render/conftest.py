@@ -13,18 +13,12 @@ from typing import Any
 import pytest
 
 from cosformer.lab.records import Measurement, Results
-from lab.made_up import run_line
+from lab.made_up import experiment, run_line, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 60.0
-_FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-]
+_FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+_FLAGS += ["--hide-scrollbars", "--remote-debugging-pipe"]
 # gives the two pipes the numbers that the browser expects, whatever they are here
 _START = """
 import os, sys
@@ -41,23 +35,15 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_child, self._write = os.pipe()
         self._read, from_child = os.pipe()
+        pipes = (to_child, from_child)
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _START,
-                str(to_child),
-                str(from_child),
-                program,
-                *_FLAGS,
-                f"--user-data-dir={profile}",
-            ],
-            pass_fds=(to_child, from_child),
+            [sys.executable, "-c", _START, *map(str, pipes), program, *_FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=pipes,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(to_child)
-        os.close(from_child)
+        for pipe in pipes:
+            os.close(pipe)
         self._buffer, self._number = b"", 0
         self.events: list[dict[str, Any]] = []
         self._session = ""
@@ -81,9 +67,8 @@ class Browser:
 
     def open(self, page: Path, width: int, scheme: str = "light") -> None:
         """Show ``page`` in a window of ``width`` pixels and wait until it is loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
-        )
+        window = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **window)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
@@ -147,18 +132,10 @@ def _measured(kind: str, **more: Any) -> Measurement:
 
 
 def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
-    curves = {
-        f"{kind}_loss": [[50, start + seed], [100, start + seed - 1]]
-        for kind, start in (("train", 3.0), ("valid", 3.5))
-    }
-    made = {
-        "task": task,
-        "baseline": {},
-        "seconds": 90.0,
-        "machine": {"cpu": "a made-up CPU", "cores": 2},
-        "note": "4 layers.",
-    }
-    return run_line(recipe, attention, seed, scores, 0.0, **made, **curves)
+    machine = {"cpu": "a made-up CPU", "cores": 2}
+    made = {"task": task, "baseline": {}, "seconds": 90.0, "machine": machine, "note": "4 layers."}
+    made |= {"train_loss": [[50, 3.0 + seed], [100, 2.0 + seed]], "valid_loss": [[50, 3.5 + seed], [100, 2.5 + seed]]}
+    return run_line(recipe, attention, seed, scores, 0.0, **made)
 
 
 @pytest.fixture
@@ -194,29 +171,20 @@ def results(tmp_path: Path) -> Path:
     finding = {"form": "causal, padded", "backend": "chunked", "dtype": "float64", "output": 3e-16, "gradient": 4e-15}
     check = {"exactness": [finding | {"limit": 1e-12, "passed": True}], "passed": True}
     claim = {"key": "lm", "says": "On par with softmax in causal language modelling", "where": "table 2"}
-    claim |= {
-        "test": "language modelling, test loss",
-        "unit": "nats",
-        "outcome": "holds here",
-        "reason": "0.125 better",
-    }
-    claim |= {"command": "cosformer reproduce ledger", "recipes": ["lm-x"]}
+    claim |= {"test": "language modelling, test loss", "unit": "nats"}
+    claim |= {"outcome": "holds here", "reason": "0.125 better", "command": "cosformer reproduce ledger"}
     claim |= {"rows": [{"attention": "cosformer", "seeds": 3, "learned": 3, "mean": 4.625, "error": 0.011}]}
     identity = [[100 * (i == j) for j in range(8)] for i in range(8)]
     panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}
     frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "size": 8, "panels": [panel]}
     frequency |= {"thresholds": [round(0.05 * i, 2) for i in range(1, 20)], "command": "cosformer reproduce figure3"}
     benches = {"attention": times, "zoo": zoo, "text": text, "peers": peers}
+    settings = {"batch": 2, "width": 256}
     for name, found in benches.items():
-        settings = {"batch": 2, "width": 256}
         made = Results(name, "cosformer bench attention", "2026-01-02", machine, settings, tuple(found))
         (folder / f"{name}.json").write_text(made.json())
-    documents = {
-        "check": check,
-        "ledger": {"format": 1, "claims": [claim, claim | {"outcome": "not run", "rows": []}]},
-        "figure3": frequency,
-    }
-    for name, document in documents.items():
+    ledger = {"format": 1, "claims": [claim, claim | {"outcome": "not run", "rows": []}]}
+    for name, document in {"check": check, "ledger": ledger, "figure3": frequency}.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
     lines = [_line("lm-small", "lm", "cosformer", seed, word_perplexity=20.0 + seed, loss=3.0) for seed in range(3)]
     lines += [_line("mlm-small", "mlm", "relu", 0, loss=2.125)]
@@ -229,22 +197,7 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """The folder of one finished run."""
-    from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
-
-    experiment = Experiment(
-        recipe="lm-small",
-        task="lm",
-        data=DataConfig("python"),
-        model=ModelConfig("adaptive_lm", attention="softmax"),
-        train=TrainConfig(steps=100, batch=1, lr=0.1),
-    )
-    path = tmp_path / "runs" / "one"
-    path.mkdir(parents=True)
-    (path / "experiment.json").write_text(experiment.to_json())
-    info = {"status": "done", "seconds": 60.0, "command": "cosformer train lm-small --model.attention softmax"}
-    (path / "run.json").write_text(json.dumps(info))
     lines = [{"kind": "train", "step": 50, "loss": 4.0}, {"kind": "train", "step": 100, "loss": 3.0}]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scores = {"test": {"word_perplexity": 31.5, "loss": 3.45}}
-    (path / "result.json").write_text(json.dumps({"scores": scores, "learned": {"test": False}}))
-    return path
+    result = {"scores": {"test": {"word_perplexity": 31.5, "loss": 3.45}}, "learned": {"test": False}}
+    info = {"seconds": 60.0, "command": "cosformer train lm-small --model.attention softmax"}
+    return write_run(tmp_path / "runs" / "one", experiment("lm-small", "softmax"), lines, result, **info)

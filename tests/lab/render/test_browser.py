@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosformer.lab.render import write_report
-from cosformer.lab.render.page import HEADINGS
+from cosformer.lab.render.page import SECTIONS, write_report
 from lab import made_up
 
 PHONE, DESK = 390, 1280
@@ -18,7 +17,7 @@ def test_the_page_looks_right(browser: Any, results: Path, run: Path, tmp_path: 
     page = tmp_path / "report.html"
     assert write_report(page, [run], results) == []
     browser.open(page, width, scheme)
-    assert browser.run("Array.from(document.querySelectorAll('h2'), h => h.textContent)") == list(HEADINGS)
+    assert browser.run("Array.from(document.querySelectorAll('h2'), h => h.textContent)") == list(SECTIONS)
     images = browser.run(
         "Promise.all(Array.from(document.images, i => i.decode().then(() => [i.naturalWidth, i.clientWidth, i.alt.length])))"
     )

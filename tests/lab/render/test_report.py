@@ -6,13 +6,16 @@ import re
 import statistics
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
-from cosformer.lab.render import write_report
-from cosformer.lab.render.page import HEADINGS
+from cosformer.json_files import write_lines
+from cosformer.lab.render.html import Html
+from cosformer.lab.render.page import SECTIONS, write_report
+from cosformer.lab.render.table import Table, insert
 from lab import made_up
 
 
@@ -60,11 +63,23 @@ class Page(HTMLParser):
         if self.headings and "style" not in self._open:
             self.texts[self.headings[-1]] = self.texts.get(self.headings[-1], "") + data + " "
 
+    @property
+    def alts(self) -> str:
+        return " ".join(str(image["alt"]) for image in self.images)
+
     def row(self, *beginning: str) -> list[str]:
         """The one row that begins so."""
         found = [row for row in self.rows if tuple(row[: len(beginning)]) == beginning]
         assert len(found) == 1, (beginning, found)
         return found[0]
+
+
+def run_lines(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (results / "runs.jsonl").read_text().splitlines()]
+
+
+def add_runs(results: Path, *lines: dict[str, Any]) -> None:
+    write_lines(results / "runs.jsonl", [*run_lines(results), *lines])
 
 
 def page_of(tmp_path: Path, runs: list[Path], results: Path | None) -> tuple[Page, list[str]]:
@@ -75,11 +90,9 @@ def page_of(tmp_path: Path, runs: list[Path], results: Path | None) -> tuple[Pag
 
 def test_a_whole_page(results: Path, run: Path, tmp_path: Path) -> None:
     page, problems = page_of(tmp_path, [run], results)
-    assert (
-        problems == [] and "skipped" not in page.texts.get("Summary", "") and '<div class="skipped">' not in page.source
-    )
-    assert tuple(page.headings) == HEADINGS
-    assert {link.removeprefix("#") for link in page.links} == page.ids and len(page.links) == len(HEADINGS)
+    assert problems == [] and "skipped" not in page.texts["Summary"] and '<div class="skipped">' not in page.source
+    assert page.headings == list(SECTIONS)
+    assert {link.removeprefix("#") for link in page.links} == page.ids and len(page.links) == len(SECTIONS)
     # 2 of the operator, 2 of the zoo, 4 of the text model, 2 of figure 1, 8 of curves, 2 of figure 3
     assert len(page.images) == 2 + 2 + 4 + 2 + 8 + 2
     assert all(image["src"].startswith("data:image/") and len(image["alt"]) > 40 for image in page.images)  # pyright: ignore
@@ -106,12 +119,12 @@ def test_the_numbers_are_those_of_the_files(results: Path, run: Path, tmp_path: 
 
 def test_alt_texts_hold_the_data(results: Path, run: Path, tmp_path: Path) -> None:
     page, _ = page_of(tmp_path, [run], results)
-    alts = " ".join(str(image["alt"]) for image in page.images)
-    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in alts
-    assert "softmax: from 4.000 at step 50 to 3.000 at step 100 (one seed)." in alts
-    assert "softmax: out of memory at 4,000." in alts and "cosformer: 1 at 1,000, 0.5 at 2,000." in alts
-    assert "cosformer: accuracy, mean of the tasks (%) 37.5, 0.5 training steps per second at 2,000, 200 MB." in alts
-    assert "cosFormer: 8 by 8, 100% of the weight within 0 positions of the diagonal" in alts
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in page.alts
+    assert "softmax: from 4.000 at step 50 to 3.000 at step 100 (one seed)." in page.alts
+    assert "softmax: out of memory at 4,000." in page.alts and "cosformer: 1 at 1,000, 0.5 at 2,000." in page.alts
+    circle = "accuracy, mean of the tasks (%) 37.5, 0.5 training steps per second at 2,000, 200 MB."
+    assert f"cosformer: {circle}" in page.alts
+    assert "cosFormer: 8 by 8, 100% of the weight within 0 positions of the diagonal" in page.alts
 
 
 def test_without_anything_one_folded_list_says_what_was_not_run(tmp_path: Path) -> None:
@@ -120,7 +133,7 @@ def test_without_anything_one_folded_list_says_what_was_not_run(tmp_path: Path) 
     page, problems = page_of(tmp_path, [], empty)
     assert problems == [] and page.headings == ["Summary"] and "not run" in page.texts["Summary"]
     assert page.rows == [] and page.source.count("<details>") == 1
-    for heading in HEADINGS[1:-1]:
+    for heading in list(SECTIONS)[1:-1]:
         assert f"<li>{heading}: <code>cosformer " in page.source, heading
 
 
@@ -159,10 +172,8 @@ def test_broken_runs_stand_apart_with_the_reason_and_displace_none(tmp_path: Pat
     assert apart["killed"] == ["killed", "0 of 400, no checkpoint", f"no process {2**22 + 1}"]
     assert apart["out-of-memory"][0] == "failed" and "out of memory" in apart["out-of-memory"][2]
     assert apart["torn"][0] == "unknown"
-    states = {row[0]: row[4] for row in page.rows if len(row) == 7 and row[0] not in apart} or {
-        row[0]: row[-3] for row in page.rows if row and row[0] in ("whole", "whole-softmax", "stopped", "diverged")
-    }
-    assert states == {"whole": "finished", "whole-softmax": "finished", "stopped": "stopped", "diverged": "diverged"}
+    wanted = {"whole": "finished", "whole-softmax": "finished", "stopped": "stopped", "diverged": "diverged"}
+    assert {row[0]: row[-3] for row in page.rows if row and row[0] in wanted} == wanted
     assert "2 finished, 1 diverged, 1 stopped, 1 killed, 1 failed, 1 unknown" in page.texts["Summary"]
 
 
@@ -187,9 +198,7 @@ def test_each_run_has_a_fold_with_its_command_and_settings(tmp_path: Path) -> No
 def test_broken_files_are_named_and_the_rest_stands(results: Path, run: Path, tmp_path: Path) -> None:
     (results / "torn.json").write_text('{"measurements": [')
     (results / "other.json").write_text("[1, 2]")
-    (results / "zoo.json").write_text(
-        json.dumps({"benchmark": "zoo", "measurements": [{"kind": "time", "surprise": 1}]})
-    )
+    (results / "zoo.json").write_text('{"benchmark": "zoo", "measurements": [{"kind": "time", "surprise": 1}]}')
     ledger = json.loads((results / "ledger.json").read_text())
     ledger["claims"].append({"key": "broken"})
     (results / "ledger.json").write_text(json.dumps(ledger))
@@ -198,32 +207,25 @@ def test_broken_files_are_named_and_the_rest_stands(results: Path, run: Path, tm
     with (run / "metrics.jsonl").open("a") as file:
         file.write("not JSON\n")
     page, problems = page_of(tmp_path, [run, tmp_path / "nothing"], results)
-    wanted = [
-        "nothing is not a run",
-        "metrics.jsonl line 3",
-        "runs.jsonl line 8",
-        "runs.jsonl line 9",
-        "torn.json",
-        "other.json",
-    ]
-    wanted += ["zoo.json cannot be used", "claim 3 of the ledger cannot be shown (KeyError: 'outcome')"]
+    wanted = ["nothing is not a run", "metrics.jsonl line 3", "runs.jsonl line 8", "runs.jsonl line 9"]
+    wanted += ["torn.json", "other.json", "zoo.json cannot be used"]
+    wanted += ["claim 3 of the ledger cannot be shown (KeyError: 'outcome')"]
     assert len(problems) == len(wanted)
     for words in wanted:
         assert sum(words in problem for problem in problems) == 1, (words, problems)
     assert page.source.count("skipped: ") == len(wanted)
-    assert tuple(page.headings) == HEADINGS and "1 of 2" in page.texts["Summary"]
+    assert page.headings == list(SECTIONS) and "1 of 2" in page.texts["Summary"]
     assert len(page.images) == 2 + 4 + 2 + 8 + 2
 
 
 def test_a_run_in_both_places_counts_once_and_no_other_is_dropped(results: Path, run: Path, tmp_path: Path) -> None:
-    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
-    again = line | {"attention": "softmax", "scores": {"test": {"word_perplexity": 31.5, "loss": 3.45}}}
+    scores = {"word_perplexity": 31.5, "loss": 3.45}
+    again = run_lines(results)[0] | {"attention": "softmax", "scores": {"test": scores}}
     other = again | {"scores": {"test": {"word_perplexity": 41.5, "loss": 3.55}}}
-    file = results / "runs.jsonl"
-    file.write_text(file.read_text() + json.dumps(again) + "\n")
+    add_runs(results, again)
     page, _ = page_of(tmp_path, [run], results)
     assert page.row("Transformer", "not run / 24.5")[2] == "31.5 (one seed)* / 26.2"
-    file.write_text(file.read_text() + json.dumps(other) + "\n")
+    add_runs(results, other)
     page, _ = page_of(tmp_path, [run], results)
     assert page.row("Transformer", "not run / 24.5")[2] == "36.5 ± 5.0* / 26.2"
 
@@ -231,22 +233,14 @@ def test_a_run_in_both_places_counts_once_and_no_other_is_dropped(results: Path,
 def test_what_was_run_comes_first_and_then_the_paper_s_rows(results: Path, run: Path, tmp_path: Path) -> None:
     page, _ = page_of(tmp_path, [run], results)
     start = next(i for i, row in enumerate(page.rows) if row[:2] == ["ours / paper", "valid"])
-    assert [row[0] for row in page.rows[start + 1 : start + 5]] == [
-        "Transformer",
-        "cosFormer",
-        "Linear Trans.",
-        "RFA-Gaussian",
-    ]
+    names = [row[0] for row in page.rows[start + 1 : start + 5]]
+    assert names == ["Transformer", "cosFormer", "Linear Trans.", "RFA-Gaussian"]
 
 
 def test_figure_1_averages_over_what_all_of_its_circles_have(results: Path, tmp_path: Path) -> None:
-    line = json.loads((results / "runs.jsonl").read_text().splitlines()[-2])
-    line |= {"recipe": "lra-image-small", "scores": {"test": {"accuracy": 0.9}}}
-    with (results / "runs.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    add_runs(results, run_lines(results)[-2] | {"recipe": "lra-image-small", "scores": {"test": {"accuracy": 0.9}}})
     page, problems = page_of(tmp_path, [], results)
-    alts = " ".join(str(image["alt"]) for image in page.images)
-    assert problems == [] and "cosformer: accuracy, mean of the tasks (%) 37.5" in alts
+    assert problems == [] and "cosformer: accuracy, mean of the tasks (%) 37.5" in page.alts
 
 
 def test_the_summary_counts_the_verdicts(results: Path, tmp_path: Path) -> None:
@@ -284,15 +278,12 @@ def test_maps_that_visualize_kept_in_a_run_are_shown_with_tokens_and_a_scale(tmp
 
 
 def test_a_run_under_way_does_not_cut_the_mean_of_the_finished_ones(results: Path, tmp_path: Path) -> None:
-    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
-    half = line | {"seed": 7, "status": "running", "train_loss": [[50, 9.0]], "valid_loss": [], "scores": {}}
-    alone = half | {"attention": "linear"}
-    with (results / "runs.jsonl").open("a") as file:
-        file.write(json.dumps(half) + "\n" + json.dumps(alone) + "\n")
+    half = {"seed": 7, "status": "running", "train_loss": [[50, 9.0]], "valid_loss": [], "scores": {}}
+    half = run_lines(results)[0] | half
+    add_runs(results, half, half | {"attention": "linear"})
     page, _ = page_of(tmp_path, [], results)
-    alts = " ".join(str(image["alt"]) for image in page.images)
-    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in alts
-    assert "linear: from 9.000 at step 50 to 9.000 at step 50 (one seed)." in alts
+    assert "cosformer: from 4.000 at step 50 to 3.000 at step 100 (mean of 3 seeds)." in page.alts
+    assert "linear: from 9.000 at step 50 to 9.000 at step 50 (one seed)." in page.alts
 
 
 def test_each_recipe_says_what_it_is_and_each_machine_is_there_once(results: Path, tmp_path: Path) -> None:
@@ -317,9 +308,8 @@ def test_without_matplotlib_the_tables_stand(results: Path, tmp_path: Path, monk
 
 
 def test_hostile_names_stay_text(results: Path, tmp_path: Path) -> None:
-    line = json.loads((results / "runs.jsonl").read_text().splitlines()[0])
-    line |= {"attention": '<script>alert("x")</script>', "note": "</table><b>&", "command": "a && b <c>"}
-    (results / "runs.jsonl").write_text(json.dumps(line) + "\n")
+    hostile = {"attention": '<script>alert("x")</script>', "note": "</table><b>&", "command": "a && b <c>"}
+    write_lines(results / "runs.jsonl", [run_lines(results)[0] | hostile])
     page, problems = page_of(tmp_path, [], results)
     assert problems == [] and page.source.count("<script") == 1 and '<script>alert("x")</script>' in str(page.rows)
 
@@ -358,3 +348,26 @@ def test_the_command(
     monkeypatch.chdir(tmp_path / "new")
     assert main(["report"]) == 2 and "nothing to report on" in capsys.readouterr().err
     assert main(["report", str(run), "-o", str(tmp_path)]) == 2 and "is a folder" in capsys.readouterr().err
+
+
+# --- one table as text, Markdown and HTML, and its way into a document
+
+
+def test_the_same_cells_in_every_rendering() -> None:
+    table = Table("Times.", ["attention", "ms"], [["cosformer", "1.0"], ["a|b", "<2>"]])
+    text = ["attention   ms", "---------  ---", "cosformer  1.0", "a|b        <2>"]
+    assert table.text.splitlines() == ["Times.", "", *text]
+    markdown = ["| attention | ms |", "| --- | ---: |", "| cosformer | 1.0 |", "| a/b | <2> |"]
+    assert table.markdown.splitlines() == ["Times.", "", *markdown]
+    assert isinstance(table.html, Html) and "&lt;2&gt;" in table.html and "<td>1.0</td>" in table.html
+    assert Table("", ["a", "b"], [["c", "d"]], numeric=False).markdown == "| a | b |\n| --- | --- |\n| c | d |"
+
+
+def test_a_block_goes_between_its_markers() -> None:
+    text = "a\n<!-- x:start -->\n{}\n<!-- x:end -->\nb"
+    assert insert(text.format("old"), "x", "new") == text.format("new")
+    within = insert("from <!-- x:start -->?<!-- x:end --> on", "x", "64")
+    assert within == "from <!-- x:start -->64<!-- x:end --> on" == insert(within, "x", "64")
+    for text in ("none", "<!-- x:start --><!-- x:start --><!-- x:end -->"):
+        with pytest.raises(ValueError, match="once each"):
+            insert(text, "x", "new")

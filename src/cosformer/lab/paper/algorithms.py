@@ -67,17 +67,13 @@ def differences() -> list[dict[str, Any]]:
             for backend in available_backends(dtype, "cpu"):
                 ours = cosformer_attention(*(x.to(dtype)[None, None] for x in (q, k, v)), backend=backend)[0, 0]
                 difference = float((ours.double() - theirs).abs().max() / theirs.abs().max())
-                found.append({"queries": n, "keys": m, "dtype": str(dtype).removeprefix("torch."), "backend": backend})
-                found[-1] |= {"difference": difference, "same": difference <= limit}
+                which = {"queries": n, "keys": m, "dtype": str(dtype).removeprefix("torch."), "backend": backend}
+                found.append(which | {"difference": difference, "same": difference <= limit})
     return found
 
 
-def show(request: Request, runs: Sequence[Run]) -> None:
-    """Print how far ours is from the printed algorithm."""
-    {"algorithm1": _show_algorithm1, "algorithm2": _show_algorithm2}[request.target](request)
-
-
-def _show_algorithm1(request: Request) -> None:
+def show_algorithm1(request: Request, runs: Sequence[Run]) -> None:
+    """Print how far the operator is from the printed algorithm."""
     found = differences()
     rows = []
     for x in found:
@@ -89,16 +85,15 @@ def _show_algorithm1(request: Request) -> None:
     print(f"Algorithm 1, line by line, against the operator\n\n{Table('', header, rows).text}")
     print(
         "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
-    )
-    print(
-        "passes a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
+        "\npasses a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
     )
     print(f"\nEvery row: {request.write_lines(found)}")
     if any(not x["same"] and x["queries"] <= x["keys"] for x in found):
         raise ValueError("the operator differs from algorithm 1; please report the table above and `cosformer check`")
 
 
-def _show_algorithm2(request: Request) -> None:
+def show_algorithm2(request: Request, runs: Sequence[Run]) -> None:
+    """Print whether ours takes the keys that the printed algorithm takes."""
     generator = np.random.default_rng(0)
     matrices = generator.dirichlet(np.full(SIZE, 0.3), size=(RANDOM, SIZE))
     values = []

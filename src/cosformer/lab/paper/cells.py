@@ -1,7 +1,7 @@
 """A cell of a table: one recipe, one attention, one seed, one run; and which cells each table, figure and claim needs."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,23 @@ from cosformer.lab import numbers as paper
 from cosformer.lab.paper import claims, rates
 from cosformer.recipes import recipe
 
-_FINETUNE = ("qqp", "sst2", "mnli", "imdb", "amazon")
-_LRA = ("listops", "text", "retrieval", "image", "pathfinder")
-_MLM = {"small": "mlm-wikitext2-small", "paper": "mlm-wikitext103"}
-_LM = {"small": "lm-wikitext2-small", "paper": "lm-wikitext103"}
+_TEXTS = {"small": "wikitext2-small", "paper": "wikitext103"}  # that both kinds of language models are trained on
+_FINETUNE = tuple(f"finetune-{name}" for name in paper.FINETUNE)
+_LRA = tuple(f"lra-{name}" for name in paper.LRA)
 PHI = ("identity", "leaky_relu", "relu", "softmax", "cosformer")
-TRIO = ("softmax", "cosformer", "relu")
+# target -> what it trains, in order, and the attentions it trains unless told otherwise: the paper's rows
+_TRAINED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "table1": (("mlm", "finetune-qqp", "finetune-sst2", "finetune-mnli"), PHI),
+    "table2": (("lm",), tuple(paper.TABLE2)),
+    "table3": (("mlm", *_FINETUNE), tuple(paper.TABLE3)),
+    "table4": (_LRA, tuple(paper.TABLE4)),
+    "table6": (("mlm", *_FINETUNE, *_LRA), ("relu", "cosformer")),
+    "figure1": (_LRA, tuple(paper.TABLE4)),
+    "figure3": (("mlm",), paper.FIGURE4),
+    "figure4": (("mlm",), paper.FIGURE4),
+    "samples": (("lra-listops", "lra-retrieval"), ("softmax", "cosformer")),
+}
+ATTENTIONS = {target: attentions for target, (_, attentions) in _TRAINED.items()}
 # Long Range Arena's rank, and the Synthesizer that keeps to its rule: at most a tenth more parameters (Pathfinder's model is so
 # small that this one has a fifth more)
 ARENA_OPTIONS: dict[str, dict[str, Option]] = {"linformer": {"rank": 16}, "synthesizer": {"kind": "factorised_dense"}}
@@ -77,46 +88,11 @@ class Cell:
         return words if start is None else [*words, "--start", str(start)]
 
 
-def _suffixed(names: Iterable[str], scale: str) -> tuple[str, ...]:
-    return tuple(names) if scale == "paper" else tuple(f"{name}-small" for name in names)
-
-
-def finetune_recipes(scale: str, sets: Sequence[str] = _FINETUNE) -> tuple[str, ...]:
-    return _suffixed((f"finetune-{name}" for name in sets), scale)
-
-
-def lra_recipes(scale: str) -> tuple[str, ...]:
-    return _suffixed((f"lra-{name}" for name in _LRA), scale)
-
-
 def recipes_of(target: str, scale: str) -> tuple[str, ...]:
     """What a target trains, in order; nothing for those that only measure or draw."""
-    table: dict[str, tuple[str, ...]] = {
-        "table1": (_MLM[scale], *finetune_recipes(scale, ("qqp", "sst2", "mnli"))),
-        "table2": (_LM[scale],),
-        "table3": (_MLM[scale], *finetune_recipes(scale)),
-        "table4": lra_recipes(scale),
-        "table6": (_MLM[scale], *finetune_recipes(scale), *lra_recipes(scale)),
-        "figure1": lra_recipes(scale),
-        "figure3": (_MLM[scale],),
-        "figure4": (_MLM[scale],),
-        "samples": _suffixed(("lra-listops", "lra-retrieval"), scale),
-    }
-    return table.get(target, ())
-
-
-ATTENTIONS: dict[str, tuple[str, ...]] = {
-    "table1": PHI,
-    "table2": tuple(paper.TABLE2),
-    "table3": tuple(paper.TABLE3),
-    "table4": tuple(paper.TABLE4),
-    "table6": ("relu", "cosformer"),
-    "figure1": tuple(paper.FIGURE1),
-    "figure3": TRIO,
-    "figure4": TRIO,
-    "samples": ("softmax", "cosformer"),
-}
-"""The attentions a target trains unless told otherwise: the paper's rows."""
+    names, _ = _TRAINED.get(target, ((), ()))
+    suffix = "" if scale == "paper" else "-small"
+    return tuple(f"{name}-{_TEXTS[scale]}" if name in ("mlm", "lm") else f"{name}{suffix}" for name in names)
 
 
 def cells_of(
@@ -128,7 +104,7 @@ def cells_of(
         cells = [cell for cell in every if attentions is None or cell.attention in attentions]
     else:
         cells = [
-            Cell(name, attention, seed, _MLM[scale] if name.startswith("finetune-") else None)
+            Cell(name, attention, seed, f"mlm-{_TEXTS[scale]}" if name.startswith("finetune-") else None)
             for seed in range(seeds)
             for name in recipes_of(target, scale)
             for attention in attentions or ATTENTIONS.get(target, ())

@@ -9,43 +9,35 @@ import numpy as np
 
 from cosformer import machine
 from cosformer.lab.paper import Request
-from cosformer.lab.paper.cells import ATTENTIONS, Cell, lra_recipes, recipes_of
-from cosformer.lab.paper.state import finished
+from cosformer.lab.paper.cells import ATTENTIONS, Cell, recipes_of
+from cosformer.lab.paper.state import finished, task_and_model
 from cosformer.lab.paper.tables import speeds_of
 from cosformer.lab.records import NOT_RUN, Run
+from cosformer.lab.render import result_figures
 from cosformer.lab.render.frequency import frequency_document, frequency_figures
-from cosformer.lab.render.result_figures import (
-    loss_curves,
-    our_trade_off,
-    our_trade_offs,
-    paper_trade_off,
-    paper_trade_offs,
-)
 from cosformer.lab.render.table import Table
 
 INPUTS = 8  # rows of the validation split, for figure 3
 
 
-def show(request: Request, runs: Sequence[Run]) -> None:
-    {"figure1": _figure1, "figure3": _figure3, "figure4": _figure4}[request.target](request, runs)
-
-
-def _figure1(request: Request, runs: Sequence[Run]) -> None:
+def show_figure1(request: Request, runs: Sequence[Run]) -> None:
     """Score against speed, with the memory as the area of a circle."""
     speeds = speeds_of(request)
-    chosen = [run for run in runs if run.recipe in lra_recipes(request.scale)]
-    ours = our_trade_off(chosen, speeds) if speeds else None
+    chosen = [run for run in runs if run.recipe in recipes_of("figure1", request.scale)]
+    ours = result_figures.our_trade_off(chosen, speeds) if speeds else None
     if ours is None:
         print(f"Figure 1, ours: {NOT_RUN}; it needs runs of table 4 and the speeds of table 5")
-    circles = {"paper": paper_trade_offs(), "ours": our_trade_offs(chosen, speeds) if speeds else []}
+    circles = {
+        "paper": result_figures.paper_trade_offs(),
+        "ours": result_figures.our_trade_offs(chosen, speeds) if speeds else [],
+    }
     values = [{"whose": whose, **vars(x)} for whose, items in circles.items() for x in items]
     print(f"Every circle: {request.write_lines(values)}")
-    for figure in (paper_trade_off(), ours):
-        if figure is not None:
-            print(f"Drawn: {figure.save(request.out)}")
+    for figure in filter(None, (result_figures.paper_trade_off(), ours)):
+        print(f"Drawn: {figure.save(request.out)}")
 
 
-def _figure3(request: Request, runs: Sequence[Run]) -> None:
+def show_figure3(request: Request, runs: Sequence[Run]) -> None:
     """Where the attention of the trained models lies, by algorithm 2, and the bare cosine matrix."""
     (recipe,) = recipes_of("figure3", request.scale)
     weights: dict[str, list[np.ndarray]] = {}
@@ -89,23 +81,17 @@ def _figure3(request: Request, runs: Sequence[Run]) -> None:
 def run_weights(run: Path, inputs: int = INPUTS) -> list[np.ndarray]:
     """The matrices [N,N] of every layer and head of the run's best model on the first full rows of its validation text."""
     import torch
-    import transformers
 
-    from cosformer.experiment import load_experiment
     from cosformer.models.attention_weights import attention_weights
-    from cosformer.tasks import build_task
-    from cosformer.train import load_model
 
-    transformers.logging.disable_progress_bar()  # for a moment's work
-    task = build_task(load_experiment(run))
-    model = load_model(run)
+    task, model = task_and_model(run)
     batch = task.eval_batch(task.selection, 0, inputs)
     with torch.no_grad():
         layers = attention_weights(model, batch["input_ids"], batch.get("attention_mask"))
     return [matrix.double().numpy() for layer in layers for row in layer for matrix in row]
 
 
-def _figure4(request: Request, runs: Sequence[Run]) -> None:
+def show_figure4(request: Request, runs: Sequence[Run]) -> None:
     """Loss curves: print where the curves stand, draw them, write their points as JSON lines."""
     (recipe,) = recipes_of("figure4", request.scale)
     names = request.attentions or ATTENTIONS["figure4"]
@@ -126,5 +112,5 @@ def _figure4(request: Request, runs: Sequence[Run]) -> None:
         return
     kept = ("recipe", "attention", "seed", "train_loss", "valid_loss")
     request.write_lines({key: run.line()[key] for key in kept} for run in chosen)
-    for figure in loss_curves(chosen, names):
+    for figure in result_figures.loss_curves(chosen, names):
         print(f"Drawn: {figure.save(request.out)}")

@@ -1,49 +1,37 @@
 """The ledger: each claim of the paper, what our runs say to it, and the verdict. Made from finished runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, MUST_PASS, Claim, Comparison, Measure, plain_measure
-from cosformer.lab.paper.verdict import (
-    NOT_RUN,
-    NOT_TESTABLE,
-    SEEDS,
-    UNDECIDED,
-    Effect,
-    Verdict,
-    decide,
-    holm,
-    paired,
-    together,
-)
-from cosformer.lab.records import Run, Sample
+from cosformer.lab.paper.verdict import NOT_TESTABLE, SEEDS, UNDECIDED, Effect, Verdict, decide, holm, paired, together
+from cosformer.lab.records import NOT_RUN, Run, Sample
 
 FORMAT = 2
-Line = Run
+Key = tuple[str, int]  # of a comparison: its claim's, and its place among the parts
 Gates = Mapping[str, Mapping[str, Any]]  # recipe -> {"name", "score"}
 
 
-def ledger(lines: Sequence[Line], gates: Gates, claims: Iterable[Claim] = CLAIMS) -> dict[str, Any]:
+def ledger(lines: Sequence[Run], gates: Gates) -> dict[str, Any]:
     """What goes into ledger.json, apart from speed and memory."""
-    claims = list(claims)
-    adjusted = _adjusted(claims, lines, gates)
-    return {"format": FORMAT, "claims": [_entry(claim, lines, gates, adjusted) for claim in claims]}
+    adjusted = _adjusted(lines, gates)
+    return {"format": FORMAT, "claims": [_entry(claim, lines, gates, adjusted) for claim in CLAIMS]}
 
 
-def by_seed(lines: Sequence[Line], measure: Measure, attention: str) -> dict[int, float]:
+def by_seed(lines: Sequence[Run], measure: Measure, attention: str) -> dict[int, float]:
     """The attention's score by ``measure`` for each seed that has one."""
     scores = {seed: _score(run, measure, lines) for seed, run in sorted(_runs(lines, measure, attention).items())}
     return {seed: score for seed, score in scores.items() if score is not None}
 
 
-def sample(lines: Sequence[Line], measure: Measure, attention: str) -> Sample:
+def sample(lines: Sequence[Run], measure: Measure, attention: str) -> Sample:
     """The same without the seeds' numbers, and how many of the runs learned."""
     values, runs = by_seed(lines, measure, attention), _runs(lines, measure, attention)
     learned = sum(runs[seed].learned.get(runs[seed].evaluation, False) for seed in values)
     return Sample(attention, tuple(values.values()), learned)
 
 
-def effect(part: Comparison, lines: Sequence[Line]) -> Effect:
+def effect(part: Comparison, lines: Sequence[Run]) -> Effect:
     """Over the seeds that both sides have."""
     first = by_seed(lines, part.measure, part.first)
     second = by_seed(lines, part.against or part.measure, part.second)
@@ -51,7 +39,7 @@ def effect(part: Comparison, lines: Sequence[Line]) -> Effect:
     return paired(first, second, higher_is_better=part.measure.higher_is_better, margin=margin)
 
 
-def obstacle(recipe: str, lines: Sequence[Line], gates: Gates) -> Verdict | None:
+def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
     """Why nothing can be judged by the runs of ``recipe``, if nothing can: the gate is missed, or the control does not lose."""
     measure = plain_measure(recipe)
     gate = gates.get(recipe)
@@ -63,25 +51,20 @@ def obstacle(recipe: str, lines: Sequence[Line], gates: Gates) -> Verdict | None
         if not found.values:
             return Verdict(NOT_RUN, f"no run with {name}")
         if sign * (found.mean - gate["score"]) <= 0:
-            return Verdict(
-                NOT_TESTABLE, f"{name} misses the gate: {found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
-            )
+            by = f"{found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
+            return Verdict(NOT_TESTABLE, f"{name} misses the gate: {by}")
     control = control_effect(recipe, lines)
     if control.seeds < SEEDS[False]:
         return Verdict(NOT_RUN, f"the control {CONTROL} has {control.seeds} of {SEEDS[False]} seeds")
     if control.interval[0] <= 0:
-        return Verdict(
-            NOT_TESTABLE,
-            f"{CONTROL}, which cannot attend, does not lose to softmax: the task says nothing about attention",
-        )
+        lost = f"{CONTROL}, which cannot attend, does not lose to softmax: the task says nothing about attention"
+        return Verdict(NOT_TESTABLE, lost)
     return None
 
 
-def control_effect(recipe: str, lines: Sequence[Line]) -> Effect:
+def control_effect(recipe: str, lines: Sequence[Run]) -> Effect:
     """By how much softmax is better than the attention that cannot attend."""
-    measure = plain_measure(recipe)
-    first, second = (by_seed(lines, measure, name) for name in ("softmax", CONTROL))
-    return paired(first, second, higher_is_better=measure.higher_is_better, margin=None)
+    return effect(Comparison(plain_measure(recipe), "softmax", "better", CONTROL), lines)
 
 
 def command(claim: Claim) -> str:
@@ -94,29 +77,28 @@ def attentions(claim: Claim) -> list[str]:
     return list(dict.fromkeys(name for part in claim.parts for name in (part.first, part.second)))
 
 
-def _adjusted(claims: Sequence[Claim], lines: Sequence[Line], gates: Gates) -> dict[str, float]:
+def _adjusted(lines: Sequence[Run], gates: Gates) -> dict[Key, float]:
     """p of every primary comparison that can be judged, by Holm's rule over all that there are."""
-    family = [(_key(claim, i), claim, part) for claim in claims if claim.primary for i, part in enumerate(claim.parts)]
+    family = [
+        ((claim.key, i), claim.gate, part) for claim in CLAIMS if claim.primary for i, part in enumerate(claim.parts)
+    ]
     values = {}
-    for key, claim, part in family:
+    for key, gate, part in family:
         found = effect(part, lines)
-        if found.seeds >= SEEDS[True] and obstacle(claim.gate, lines, gates) is None:
+        if found.seeds >= SEEDS[True] and obstacle(gate, lines, gates) is None:
             values[key] = found.p
     return holm(values, len(family))
 
 
-def _key(claim: Claim, number: int) -> str:
-    return f"{claim.key}/{number}"
-
-
-def _entry(claim: Claim, lines: Sequence[Line], gates: Gates, adjusted: Mapping[str, float]) -> dict[str, Any]:
+def _entry(claim: Claim, lines: Sequence[Run], gates: Gates, adjusted: Mapping[Key, float]) -> dict[str, Any]:
     stopped = obstacle(claim.gate, lines, gates)
     parts, verdicts = [], []
     for number, part in enumerate(claim.parts):
         found = effect(part, lines)
-        verdicts.append(stopped or _judge(claim, part, found, adjusted.get(_key(claim, number))))
-        parts.append(_part(part, found, adjusted.get(_key(claim, number))))
-    verdict = together(verdicts) if stopped is None else stopped
+        p = adjusted.get((claim.key, number))
+        verdicts.append(_judge(claim, part, found, p))
+        parts.append(_part(part, found, p))
+    verdict = stopped or together(verdicts)
     measure = claim.parts[0].measure
     control = control_effect(claim.gate, lines)
     return {
@@ -127,8 +109,7 @@ def _entry(claim: Claim, lines: Sequence[Line], gates: Gates, adjusted: Mapping[
         "primary": claim.primary,
         "recipes": [measure.recipe],
         "unit": measure.unit,
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
+        **vars(verdict),
         "parts": parts,
         "gate": {"recipe": claim.gate, **gates.get(claim.gate, {})},
         "control": _numbers(control) if control.seeds > 1 else {"seeds": control.seeds},
@@ -167,7 +148,7 @@ def _numbers(found: Effect) -> dict[str, Any]:
     return {"seeds": found.seeds, **rounded, "differences": [_short(value) for value in found.differences]}
 
 
-def _row(lines: Sequence[Line], measure: Measure, name: str) -> dict[str, Any]:
+def _row(lines: Sequence[Run], measure: Measure, name: str) -> dict[str, Any]:
     found = sample(lines, measure, name)
     row: dict[str, Any] = {"attention": name, "seeds": len(found.values), "learned": found.learned}
     if found.values:
@@ -182,12 +163,12 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _runs(lines: Sequence[Line], measure: Measure, attention: str) -> dict[int, Line]:
+def _runs(lines: Sequence[Run], measure: Measure, attention: str) -> dict[int, Run]:
     """By seed; the first of several."""
     return {x.seed: x for x in reversed(lines) if (x.recipe, x.attention) == (measure.recipe, attention)}
 
 
-def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
+def _score(line: Run, measure: Measure, lines: Sequence[Run]) -> float | None:
     """The number of one run; None: it has none."""
     if measure.area:
         return line.extra.get("mean_train_loss") if line.status == "done" else None
@@ -200,7 +181,7 @@ def _score(line: Line, measure: Measure, lines: Sequence[Line]) -> float | None:
     return scale * found
 
 
-def _baseline(line: Line, lines: Sequence[Line]) -> float | None:
+def _baseline(line: Run, lines: Sequence[Run]) -> float | None:
     """The baseline's score on the same evaluation; a run that diverged has none, but another of its recipe will do."""
     others = (x for x in lines if x.recipe == line.recipe)
     found = (other.baseline.get(other.evaluation) for other in (line, *others))

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import grouped
 from cosformer.lab.paper import Request, gates, ledger
 from cosformer.lab.paper.cells import LEDGER_SEEDS, ledger_cells
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2, Measure, plain_measure
-from cosformer.lab.paper.ledger import Line, attentions, sample
+from cosformer.lab.paper.ledger import attentions, sample
 from cosformer.lab.paper.speed import speed_claims
 from cosformer.lab.paper.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
-from cosformer.lab.records import write_runs
+from cosformer.lab.records import Run, write_runs
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.result_figures import effects
 from cosformer.lab.render.table import Table, insert_into
@@ -37,7 +38,7 @@ _FIRST = (
 )
 
 
-def results_page(found: dict[str, Any], lines: Sequence[Line]) -> str:
+def results_page(found: dict[str, Any], lines: Sequence[Run]) -> str:
     """The whole page: a paragraph, a picture, the verdicts, the gates; then the details."""
     trained = _trained(found)
     parts = [
@@ -68,7 +69,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Line]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def readme_part(found: dict[str, Any], lines: Sequence[Line]) -> str:
+def readme_part(found: dict[str, Any], lines: Sequence[Run]) -> str:
     """Five lines between the README's markers."""
     speed = [f"{entry['key']} {entry['outcome']}" for entry in found["claims"] if "parts" not in entry]
     return "\n".join(
@@ -82,7 +83,7 @@ def readme_part(found: dict[str, Any], lines: Sequence[Line]) -> str:
     )
 
 
-def summary(found: dict[str, Any], lines: Sequence[Line]) -> str:
+def summary(found: dict[str, Any], lines: Sequence[Run]) -> str:
     """How far the runs are, and how the primary and the other claims stand."""
     planned = ledger_cells(LEDGER_SEEDS)
     hours = sum(line.cpu_seconds or 0.0 for line in lines) / 3600
@@ -98,7 +99,7 @@ def summary(found: dict[str, Any], lines: Sequence[Line]) -> str:
     return " ".join(words)
 
 
-def show(request: Request, lines: Sequence[Line]) -> None:
+def show(request: Request, lines: Sequence[Run]) -> None:
     """Print the verdicts; with ``write`` bring that folder of documents up to date, with ``into`` the README."""
     speed, problems = speed_claims(request.docs / "results")
     found = ledger.ledger(lines, gates.read(request.docs / "results"))
@@ -143,45 +144,38 @@ def _verdicts(trained: Sequence[dict[str, Any]]) -> str:
             name = f"**{entry['key']}**" if entry["primary"] else entry["key"]
             claim = f"{part['first']} {kind} {part['second']}"
             rows.append([name, entry["where"] or "-", claim, margin, *numbers, f"**{entry['outcome']}**"])
-    header = [
-        "claim (primary in bold)",
-        "paper",
-        "comparison",
-        "margin",
-        "effect, 95 % interval",
-        "seeds",
-        "p",
-        "would have shown",
-    ]
-    return _markdown([*header, "verdict"], rows)
+    header = ["claim (primary in bold)", "paper", "comparison", "margin", "effect, 95 % interval", "seeds", "p"]
+    return _markdown([*header, "would have shown", "verdict"], rows)
 
 
-def _gates(found: dict[str, Any], lines: Sequence[Line]) -> str:
-    known = {entry["gate"]["recipe"]: entry["gate"] for entry in _trained(found)}
+def _gates(found: dict[str, Any], lines: Sequence[Run]) -> str:
+    known = _known_gates(found)
     rows = []
-    for recipe, must in MUST_PASS.items():
-        gate, measure = known.get(recipe, {}), plain_measure(recipe)
-        if "score" not in gate:
+    for recipe in MUST_PASS:
+        if recipe not in known:
             rows.append([f"`{recipe}`", "not computed", *["-"] * 4])
             continue
+        gate, measure = known[recipe], plain_measure(recipe)
         scores = [str(sample(lines, measure, name)) for name in ("softmax", "cosformer", CONTROL)]
-        stopped = ledger.obstacle(recipe, lines, {recipe: gate})
+        stopped = ledger.obstacle(recipe, lines, known)
         says = "passed, and the control loses" if stopped is None else f"{stopped.outcome}: {stopped.reason}"
-        assert set(must) <= {"softmax", "cosformer"}
         rows.append([f"`{recipe}`", f"{gate['name']}: {gate['score']:.4g} {measure.unit}", *scores, says])
     return _markdown(["recipe", "gate", "softmax", "cosformer", f"{CONTROL} (control)", "so"], rows)
 
 
-def _gate_words(found: dict[str, Any], lines: Sequence[Line]) -> str:
-    known = {entry["gate"]["recipe"]: entry["gate"] for entry in _trained(found)}
+def _known_gates(found: dict[str, Any]) -> ledger.Gates:
+    return {entry["gate"]["recipe"]: entry["gate"] for entry in _trained(found) if "score" in entry["gate"]}
+
+
+def _gate_words(found: dict[str, Any], lines: Sequence[Run]) -> str:
     words = []
     for recipe in MUST_PASS:
-        stopped = ledger.obstacle(recipe, lines, {recipe: known[recipe]} if "score" in known.get(recipe, {}) else {})
+        stopped = ledger.obstacle(recipe, lines, _known_gates(found))
         words.append(f"{recipe.removeprefix('evidence-')} {'passed' if stopped is None else stopped.outcome}")
     return ", ".join(words)
 
 
-def score_words(line: Line) -> str:
+def score_words(line: Run) -> str:
     """A run's score, with what is usual in its field beside it."""
     if line.status == "diverged":
         return f"diverged: {line.reason}"
@@ -206,7 +200,7 @@ def _groups() -> dict[Measure, tuple[str, list[str]]]:
     return groups
 
 
-def _scores(lines: Sequence[Line]) -> list[str]:
+def _scores(lines: Sequence[Run]) -> list[str]:
     """A table for each measure, with every attention that a claim compares by it."""
     parts = []
     for measure, (test, names) in _groups().items():
@@ -224,15 +218,14 @@ def _scores(lines: Sequence[Line]) -> list[str]:
     return parts
 
 
-def _positions(lines: Sequence[Line]) -> str:
+def _positions(lines: Sequence[Run]) -> str:
     """The loss at the first positions of a block and further on, of every attention that was trained on the text."""
     scored = [line for line in lines if line.recipe == LM and line.status == "done"]
     places = [key for key in (scored[0].scores["test"] if scored else ()) if key.startswith("loss@")]
     if not places:
         return "Not run."
     rows = []
-    for name in dict.fromkeys(line.attention for line in scored):
-        of_name = [line for line in scored if line.attention == name]
+    for name, of_name in grouped(scored, "attention").items():
         means = [sum(line.scores["test"][key] for line in of_name) / len(of_name) for key in places]
         rows.append([name, *(f"{value:.3f}" for value in means), str(len(of_name))])
     header = ["attention", *(f"from {key.partition('@')[2]}" for key in places), "seeds"]
@@ -252,7 +245,7 @@ def _speed(found: dict[str, Any]) -> str:
     return _markdown(["claim", "what", "exponent", "by length"], rows) if rows else "Not run."
 
 
-def _machine(lines: Sequence[Line]) -> str:
+def _machine(lines: Sequence[Run]) -> str:
     """One sentence on the machines; threads are those of each run."""
     if not lines:
         return "Not run."
@@ -269,7 +262,7 @@ def _machine(lines: Sequence[Line]) -> str:
     )
 
 
-def _runs(lines: Sequence[Line]) -> str:
+def _runs(lines: Sequence[Run]) -> str:
     rows = []
     for line in lines:
         which = line.evaluation

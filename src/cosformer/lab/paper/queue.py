@@ -20,9 +20,8 @@ from cosformer.lab.records import Run
 
 POLL_SECONDS = 0.2
 GUESS = 20.0  # minutes of one core that a run takes, where nothing like it has run yet
-STOP_SECONDS = (
-    300.0  # to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
-)
+# to finish an update or an evaluation and save; after that the run is killed, and resumes all the same
+STOP_SECONDS = 300.0
 
 
 @dataclass
@@ -121,7 +120,7 @@ class Queue:
         self._note_processes(lock)
 
     def _note_processes(self, lock: IO[str]) -> None:
-        """Write who works here into the locked file, for :func:`pause` and :func:`go_on`: the queue itself first."""
+        """Write who works here into the locked file, for :func:`send`: the queue itself first."""
         lock.seek(0)
         lock.truncate()
         lock.write("\n".join(str(pid) for pid in (os.getpid(), *(job.process.pid for job in self.running))) + "\n")
@@ -155,9 +154,10 @@ class Queue:
 
     def _show(self) -> None:
         if self.running and sys.stderr.isatty():
-            terminal.status(
-                " | ".join(f"{job.cell.name} {_progress(place(job.cell, self.runs))}" for job in self.running)
-            )
+            terminal.status(" | ".join(map(self._where, self.running)))
+
+    def _where(self, job: Job) -> str:
+        return f"{job.cell.name} {_progress(place(job.cell, self.runs))}"
 
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True
@@ -174,7 +174,7 @@ class Queue:
                 job.process.kill()
                 job.process.wait()
             job.log.close()
-            self.say(f"Stopped {job.cell.name} {_progress(place(job.cell, self.runs))}")
+            self.say(f"Stopped {self._where(job)}")
         self.running.clear()
 
 
@@ -193,14 +193,18 @@ def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
     return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
 
 
-def pause(runs: Path) -> int:
-    """Stop the queue that works in ``runs``, and its runs, where they stand; returns how many processes there are."""
-    return _send(runs, signal.SIGSTOP)
-
-
-def go_on(runs: Path) -> int:
-    """Let them continue."""
-    return _send(runs, signal.SIGCONT)
+def send(runs: Path, number: signal.Signals) -> int:
+    """To the queue that works in ``runs`` and to its runs, as SIGSTOP or SIGCONT; returns how many processes there are. The
+    queue comes first, so that it starts nothing while its runs are being stopped."""
+    reached = 0
+    for position, word in enumerate((runs / ".queue").read_text().split() if (runs / ".queue").exists() else ()):
+        try:
+            # a run leads a group of its own; the queue belongs to whoever started it
+            os.kill(int(word), number) if position == 0 else os.killpg(int(word), number)
+            reached += 1
+        except (ProcessLookupError, PermissionError):
+            continue  # it has ended
+    return reached
 
 
 def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
@@ -213,10 +217,12 @@ def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
     if not cells:
         return "Nothing is missing."
     hours = seconds / 3600
-    unknown = (
-        f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet" if guessed else ""
+    text = (
+        f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time"
     )
-    return f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time{unknown}."
+    if guessed:
+        text += f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet"
+    return f"{text}."
 
 
 def minutes(cell: Cell, lines: Sequence[Run]) -> str:
@@ -233,19 +239,6 @@ def _expected_seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
         return None
     full = [(line.cpu_seconds or 0.0) * (QUARTER if line.extra.get("rate") else 1) for line in closest]
     return sum(full) / len(full) / (QUARTER if cell.rate else 1)
-
-
-def _send(runs: Path, number: signal.Signals) -> int:
-    """The queue comes first, so that it starts nothing while its runs are being stopped."""
-    reached = 0
-    for position, word in enumerate((runs / ".queue").read_text().split() if (runs / ".queue").exists() else ()):
-        try:
-            # a run leads a group of its own; the queue belongs to whoever started it
-            os.kill(int(word), number) if position == 0 else os.killpg(int(word), number)
-            reached += 1
-        except (ProcessLookupError, PermissionError):
-            continue  # it has ended
-    return reached
 
 
 def _lower_priority(pid: int) -> None:

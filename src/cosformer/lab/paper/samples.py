@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import Cell, recipes_of
-from cosformer.lab.paper.state import finished
+from cosformer.lab.paper.state import finished, task_and_model
 from cosformer.lab.records import NOT_RUN, Run
 
 OURS, VANILLA = "cosformer", "softmax"
@@ -15,6 +15,12 @@ SHOWN = 3  # of each kind
 ROWS = 200  # of the split that counts
 WIDTH = 160  # characters of an input that are shown
 _BATCH = 20
+_KINDS = {  # by whether cosFormer is right, and whether the Transformer is
+    (True, False): "only cosFormer right",
+    (False, True): "only the Transformer right",
+    (True, True): "both right",
+    (False, False): "both wrong",
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,7 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        ours, vanilla = self.cosformer == self.truth, self.softmax == self.truth
-        return {(1, 0): "only cosFormer right", (0, 1): "only the Transformer right", (1, 1): "both right"}.get(
-            (ours, vanilla), "both wrong"
-        )
+        return _KINDS[self.cosformer == self.truth, self.softmax == self.truth]
 
 
 def show(request: Request, runs: Sequence[Run]) -> None:
@@ -58,55 +61,39 @@ def show(request: Request, runs: Sequence[Run]) -> None:
 def answers(recipe: str, runs: dict[str, Path], rows: int = ROWS) -> list[Sample]:
     """What both runs say to the first rows of the split that counts."""
     import torch
-    import transformers
 
-    from cosformer.experiment import load_experiment
-    from cosformer.tasks import build_task
-    from cosformer.train import load_model
-
-    transformers.logging.disable_progress_bar()  # for a moment's work
-    task = build_task(load_experiment(runs[OURS]))
+    loaded = {name: task_and_model(path) for name, path in runs.items()}
+    task, _ = loaded[OURS]
     which = "test" if "test" in task.final else task.final[0]
-    models = {name: load_model(path) for name, path in runs.items()}
     names = task.dataset.class_names
     found = []
     for start in range(0, min(rows, task.eval_size(which)), _BATCH):
         batch = task.eval_batch(which, start, min(start + _BATCH, rows))
         labels = batch.pop("labels")
         with torch.no_grad():
-            said = {name: model(**batch).logits.argmax(-1) for name, model in models.items()}
+            said = {name: model(**batch).logits.argmax(-1) for name, (_, model) in loaded.items()}
         for i, label in enumerate(labels.tolist()):
-            documents = [
-                task.dataset.vocabulary.decode(ids[i][mask[i].bool()].numpy())
-                for ids, mask in (
-                    (batch[f"input_ids{side}"], batch[f"attention_mask{side}"])
-                    for side in ("", "_b")
-                    if f"input_ids{side}" in batch
-                )
-            ]
-            picked = [label, int(said[OURS][i]), int(said[VANILLA][i])]
-            found.append(
-                Sample(recipe, tuple(map(shortened, documents)), *(names[x] if names else str(x) for x in picked))
-            )
+            documents = []
+            for side in (side for side in ("", "_b") if f"input_ids{side}" in batch):
+                ids, mask = batch[f"input_ids{side}"][i], batch[f"attention_mask{side}"][i]
+                documents.append(shortened(task.dataset.vocabulary.decode(ids[mask.bool()].numpy())))
+            picked = (label, int(said[OURS][i]), int(said[VANILLA][i]))
+            found.append(Sample(recipe, tuple(documents), *(names[x] if names else str(x) for x in picked)))
     return found
 
 
 def as_text(recipe: str, samples: Sequence[Sample]) -> str:
     """Counts, then samples: those the paper shows (only cosFormer right) and as many of the other kind."""
     kinds = [sample.kind for sample in samples]
-    order = ("only cosFormer right", "only the Transformer right", "both right", "both wrong")
-    parts = [
-        f"{recipe}, seed 0, the first {len(samples)} rows: "
-        + ", ".join(f"{kind} {kinds.count(kind)}" for kind in order)
-    ]
-    for kind in order[:2]:
+    counts = ", ".join(f"{kind} {kinds.count(kind)}" for kind in _KINDS.values())
+    parts = [f"{recipe}, seed 0, the first {len(samples)} rows: {counts}"]
+    for kind in list(_KINDS.values())[:2]:
         chosen = [sample for sample in samples if sample.kind == kind][:SHOWN]
         parts.append(f"{kind[0].upper()}{kind[1:]}{':' if chosen else ': none'}")
         for sample in chosen:
             texts = "\n".join(f"  {text}" for text in sample.inputs)
-            parts.append(
-                f"{texts}\n    cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
-            )
+            said = f"cosFormer {sample.cosformer}, Transformer {sample.softmax}, truth {sample.truth}"
+            parts.append(f"{texts}\n    {said}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -67,7 +67,7 @@ def _linear_memory(results: Results | None) -> dict[str, Any]:
 def _linear(what: str, test: str, command: str, verdicts: list[Verdict], rows: list[dict[str, Any]]) -> dict[str, Any]:
     entry = {"key": f"linear-{what}", "says": f"{what.capitalize()} grows linearly with the length"}
     entry |= {"where": "section 3, figure 2", "test": test, "command": command}
-    return entry | _words(together(verdicts)) | {"unit": "exponent", "rows": rows}
+    return entry | vars(together(verdicts)) | {"unit": "exponent", "rows": rows}
 
 
 def _judge(by_length: Mapping[int, float], what: str, softmax: float | None) -> Verdict:
@@ -115,7 +115,7 @@ def _order(text: Results | None) -> dict[str, Any]:
         "unit": "steps per second",
         "rows": [],
     }
-    return entry | _words(order_verdict(contradicted, overlaps, pairs))
+    return entry | vars(order_verdict(contradicted, overlaps, pairs))
 
 
 def order_verdict(contradicted: list[str], overlaps: int, pairs: int) -> Verdict:
@@ -144,7 +144,3 @@ def _faster(ours: tuple[float, float], other: tuple[float, float]) -> bool | Non
     if ours[0] > other[1]:
         return True
     return False if other[0] > ours[1] else None
-
-
-def _words(verdict: Verdict) -> dict[str, str]:
-    return {"outcome": verdict.outcome, "reason": verdict.reason}

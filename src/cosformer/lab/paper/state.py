@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, Experiment, load_experiment
 from cosformer.lab import overview
@@ -124,6 +125,17 @@ def finished(cell: Cell, runs: Path) -> Path | None:
     return None if run is None or run.diverged else run.path
 
 
+def task_and_model(run: Path) -> tuple[Any, Any]:
+    """Of a finished run, with its best weights."""
+    import transformers
+
+    from cosformer.tasks import build_task
+    from cosformer.train import load_model
+
+    transformers.logging.disable_progress_bar()  # for a moment's work
+    return build_task(load_experiment(run)), load_model(run)
+
+
 def one_line(run: Run) -> str:
     """A finished run for people: score, baseline, time."""
     name = f"{run.recipe} {run.attention} seed {run.seed}"
@@ -139,15 +151,11 @@ def _of_cell(run: Run, cell: Cell) -> Run:
     """``run`` with the command that makes it anywhere: it may have been resumed, and lies somewhere on one machine."""
     runs = Path("runs")
     start = None if cell.before is None else runs / cell.before.name
-    threads = None if run.experiment is None else run.experiment.train.threads
-    command = " ".join(["cosformer", *cell.words(runs / cell.name, start, threads)])
-    status = "diverged" if run.diverged else run.status
-    extra = run.extra | ({} if cell.rate is None else {"rate": cell.rate})
-    if run.experiment is not None:
-        extra["lr"] = run.experiment.train.lr
-    if (
-        run.train_loss
-    ):  # each point is the mean of as many updates, so the mean of the points is the area under the curve
+    assert run.experiment is not None, "the run is a folder's"
+    command = " ".join(["cosformer", *cell.words(runs / cell.name, start, run.experiment.train.threads)])
+    extra = run.extra | ({} if cell.rate is None else {"rate": cell.rate}) | {"lr": run.experiment.train.lr}
+    if run.train_loss:
+        # each point is the mean of as many updates, so the mean of the points is the area under the curve
         extra["mean_train_loss"] = sum(value for _, value in run.train_loss) / len(run.train_loss)
-    run = replace(run, extra=extra)
-    return replace(run, recipe=cell.recipe, attention=cell.attention, seed=cell.seed, status=status, command=command)
+    own = {"recipe": cell.recipe, "attention": cell.attention, "seed": cell.seed}
+    return replace(run, **own, status="diverged" if run.diverged else run.status, command=command, extra=extra)

@@ -7,9 +7,10 @@ from typing import Any
 from cosformer.data.cache import prepared_sets
 from cosformer.data.dataset import Dataset, open_dataset
 from cosformer.lab import numbers as paper
+from cosformer.lab.overview import shown
 from cosformer.lab.paper import Request
-from cosformer.lab.paper.cells import ATTENTIONS, finetune_recipes, lra_recipes, recipes_of
-from cosformer.lab.records import NOT_RUN, Measurement, Results, Run, read_results
+from cosformer.lab.paper.cells import ATTENTIONS, recipes_of
+from cosformer.lab.records import NOT_RUN, Results, Run, read_results
 from cosformer.lab.render.bench_tables import tables as bench_tables
 from cosformer.lab.render.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
 from cosformer.lab.render.table import Table
@@ -51,7 +52,7 @@ def columns(target: str, scale: str, runs: Sequence[Run]) -> list[Column]:
         return [Column("loss", (mlm,), "loss", "valid"), *tasks(finetune)]
     if target == "table2":
         return [Column(split, recipes_of(target, scale), "word_perplexity", split) for split in ("valid", "test")]
-    finetune, lra = finetune_recipes(scale), lra_recipes(scale)
+    (_, *finetune), lra = recipes_of("table3", scale), recipes_of("table4", scale)
     if target == "table6":
         return [average("fine-tuning", finetune, runs), average("lra", lra, runs)]
     recipes = finetune if target == "table3" else lra
@@ -76,16 +77,11 @@ def as_text(target: str, scale: str, runs: Sequence[Run], attentions: Sequence[s
     return "\n\n".join(part for part in parts if part)
 
 
-def show(request: Request, runs: Sequence[Run]) -> None:
-    """Print the table and write its cells as JSON lines."""
-    if request.target == "table5":
-        return _show_speeds(request)
-    if request.target == "table7":
-        return _show_sizes(request)
+def show_scores(request: Request, runs: Sequence[Run]) -> None:
+    """Print a table of trained models and write its cells as JSON lines."""
     print(as_text(request.target, request.scale, runs, request.attentions))
     found = cells(request.target, request.scale, runs, request.attentions)
     print(f"\nEvery cell: {request.write_lines(entry.as_dict(request.target) for entry in found)}")
-    return None
 
 
 def speeds_of(request: Request) -> Results | None:
@@ -98,38 +94,26 @@ def speeds_of(request: Request) -> Results | None:
         return read_results(committed) if committed.exists() else None
     from cosformer.lab.bench import runner
 
-    given: dict[str, Any] = {
-        "attentions": request.attentions and ",".join(request.attentions),
-        "lengths": request.lengths,
-    }
-    given |= {"batch": request.batch, "width": request.width}
+    given: dict[str, Any] = {"attentions": request.attentions and ",".join(request.attentions)}
+    given |= {name: getattr(request, name) for name in ("lengths", "batch", "width")}
     options = {name: value for name, value in given.items() if value is not None}
     return runner.measure("text", options, ["reproduce", "table5"], save=path)
 
 
-def _show_speeds(request: Request) -> None:
+def show_speeds(request: Request, runs: Sequence[Run]) -> None:
     """Table 5: speed and memory of the byte-level text classifier."""
     speeds = speeds_of(request)
     if speeds is None:
         print("Table 5: not run; `cosformer reproduce table5` measures it")
         return
     print("\n\n".join([*(table.text for table in bench_tables(speeds)), speeds.source]))
-    print(f"\nEvery row: {request.write_lines(map(_said, speeds.measurements))}")
-
-
-def _said(m: Measurement) -> dict[str, Any]:
-    return {name: value for name, value in vars(m).items() if value not in (None, "")}
+    print(f"\nEvery row: {request.write_lines(m.line() for m in speeds.measurements)}")
 
 
 def largest() -> dict[str, Dataset]:
     """Of each data set the prepared one with the most training rows (tokens, where it is one stream)."""
-    found: dict[str, Dataset] = {}
-    for folder in prepared_sets():
-        dataset = open_dataset(folder)
-        best = found.get(dataset.name)
-        if best is None or (size(dataset, "train") or 0) > (size(best, "train") or 0):
-            found[dataset.name] = dataset
-    return found
+    by_size = sorted(map(open_dataset, prepared_sets()), key=lambda dataset: size(dataset, "train") or 0)
+    return {dataset.name: dataset for dataset in by_size}
 
 
 def size(dataset: Dataset, split: str) -> int | None:
@@ -140,14 +124,14 @@ def size(dataset: Dataset, split: str) -> int | None:
     return len(part) if dataset.num_classes else len(part.tokens.flat)
 
 
-def _show_sizes(request: Request) -> None:
-    """Print ours beside the paper's; a set that is not prepared is named as such."""
+def show_sizes(request: Request, runs: Sequence[Run]) -> None:
+    """Table 7: print ours beside the paper's; a set that is not prepared is named as such."""
     have = largest()
     rows, values = [], []
     for name, theirs in paper.TABLE7.items():
         dataset = next((have[key] for key in SETS[name] if key in have), None)
         ours = {split: size(dataset, split) if dataset else None for split in SPLITS}
-        cells = [f"{_number(ours[split]) if dataset else NOT_RUN} / {_number(theirs[split])}" for split in SPLITS]
+        cells = [f"{shown(ours[split]) if dataset else NOT_RUN} / {shown(theirs[split])}" for split in SPLITS]
         rows.append([name, *cells])
         values.append({"set": name, "ours": ours if dataset else None, "paper": theirs})
     print(f"{paper.TITLES['table7']}\n\n{Table('', ['ours / paper', *SPLITS], rows).text}\n")
@@ -155,7 +139,3 @@ def _show_sizes(request: Request) -> None:
         "Ours: as prepared here (`cosformer data get NAME`), small recipes shrink some; tokens for WikiText-103, rows otherwise."
     )
     print(f"Every row: {request.write_lines(values)}")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

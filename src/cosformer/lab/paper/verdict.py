@@ -4,8 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds here", "does not hold here", "undecided", "not run"
+from cosformer.lab.records import NOT_RUN
+
+HOLDS, FAILS, UNDECIDED = "holds here", "does not hold here", "undecided"
 NOT_TESTABLE = "not testable at this size"
 ALPHA = 0.05  # of both sides together, and over all primary claims
 POWER = 0.8  # with which the smallest effect of the power statement would have been shown
@@ -70,7 +73,7 @@ def paired(
     return Effect(tuple(sign * (first[seed] - second[seed]) for seed in both), 0.0 if margin is None else -margin)
 
 
-def holm(values: Mapping[str, float], family: int) -> dict[str, float]:
+def holm(values: Mapping[Any, float], family: int) -> dict[Any, float]:
     """p values adjusted by Holm's rule in a family of that many, those without runs counted as 1."""
     if len(values) > family:
         raise ValueError(f"{len(values)} p values in a family of {family}")
@@ -112,18 +115,14 @@ def t_cdf(t: float, freedom: int) -> float:
         return 0.0 if t < 0 else 1.0
     angle = math.atan2(abs(t), math.sqrt(freedom))
     cosine, sine = math.cos(angle), math.sin(angle)
-    if freedom % 2:
-        term, total = cosine, cosine if freedom > 1 else 0.0
-        for k in range(3, freedom, 2):
-            term *= cosine * cosine * (k - 1) / k
-            total += term
-        inside = 2 / math.pi * (angle + sine * total)
-    else:
-        term, total = 1.0, 1.0
-        for k in range(2, freedom, 2):
-            term *= cosine * cosine * (k - 1) / k
-            total += term
-        inside = sine * total
+    odd = freedom % 2
+    term = total = cosine if odd else 1.0
+    for k in range(2 + odd, freedom, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    inside = sine * total
+    if odd:
+        inside = 2 / math.pi * (angle + (inside if freedom > 1 else 0.0))
     return (1 + inside) / 2 if t >= 0 else (1 - inside) / 2
 
 

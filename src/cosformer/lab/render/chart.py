@@ -53,14 +53,9 @@ def draw_lines(
     if not any(line.points for line in lines):
         raise ValueError(f"nothing to draw in {title!r}: no line has a point")
     named = [line for line in lines if line.label and line.points]
+    right = max(12.0, 14 + _LETTER * max((len(line.label) for line in named), default=0))
     with canvas(WIDTH, HEIGHT) as drawn:
-        axes = _axes(
-            drawn,
-            title,
-            x_label,
-            y_label,
-            right=max(12.0, 14 + _LETTER * max((len(x.label) for x in named), default=0)),
-        )
+        axes = _axes(drawn, title, x_label, y_label, right)
         axes.margins(0.04)
         if lengths:
             axes.set(xscale="log", yscale="log")
@@ -70,13 +65,11 @@ def draw_lines(
             (path,) = axes.plot(*zip(*line.points, strict=True), **look, **marker) if line.points else [None]
             if path is not None and line.label and line.dashes:
                 path.set_linestyle((0, line.dashes))
+        cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "clip_on": False}
+        cross |= {"transform": axes.get_xaxis_transform()}
         for i, line in enumerate(lines):
-            foot = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "clip_on": False}
-            height = 0.03 if crosses_low else 0.97
             for x in line.crosses:
-                axes.plot(
-                    x, height, transform=axes.get_xaxis_transform(), color=line.colour, gid=f"cross-{i}-{x:g}", **foot
-                )
+                axes.plot(x, 0.03 if crosses_low else 0.97, color=line.colour, gid=f"cross-{i}-{x:g}", **cross)
         _ticks(axes, lengths)
         places = _apart([_pixels(axes, *line.points[-1])[1] for line in named], axes.bbox.y0, axes.bbox.y1)
         for line, y in zip(named, places, strict=True):
@@ -185,14 +178,8 @@ def _label(drawn: "Canvas", axes: "Axes", circles: Sequence[tuple[Bubble, float]
         if away > radius + FONT / 2:
             start = x + (near[0] - x) * radius / away, y + (near[1] - y) * radius / away
             ends = [[point[i] / size for point in (start, near)] for i, size in ((0, WIDTH), (1, HEIGHT))]
-            axes.plot(
-                *ends,
-                transform=drawn.transFigure,
-                color=b.colour,
-                linewidth=0.8,
-                gid=f"leader-{b.label}",
-                clip_on=False,
-            )
+            look = {"color": b.colour, "linewidth": 0.8, "gid": f"leader-{b.label}", "clip_on": False}
+            axes.plot(*ends, transform=drawn.transFigure, **look)
         drawn.text(box[0] / WIDTH, (box[1] + 3) / HEIGHT, b.label, color=b.colour, va="baseline")
 
 

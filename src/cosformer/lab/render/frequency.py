@@ -112,13 +112,10 @@ def mean_distance(matrices: Iterable[np.ndarray]) -> float:
     return total / rows
 
 
-def cosine_matrix(n: int, max_len: int | None = None) -> np.ndarray:
-    """The bare re-weighting ``cos(pi/2 (i - j) / max_len)`` [n,n]; ``max_len`` None: n."""
-    max_len = n if max_len is None else max_len
-    if max_len < n:
-        raise ValueError(f"max_len={max_len} is below the {n} positions: weights would turn negative")
+def cosine_matrix(n: int) -> np.ndarray:
+    """The bare re-weighting ``cos(pi/2 (i - j) / n)`` [n,n]."""
     place = np.arange(n)
-    return np.cos(np.pi / 2 * (place[:, None] - place) / max_len)
+    return np.cos(np.pi / 2 * (place[:, None] - place) / n)
 
 
 def _some(matrices: Iterable[np.ndarray]) -> list[np.ndarray]:

@@ -8,7 +8,6 @@ from cosformer.lab.records import NOT_RUN
 from cosformer.lab.render.table import Table
 
 Line = dict[str, Any]
-STAGES = ("swapped", "transfer", "repair")
 
 
 def linearized_tables(lines: Sequence[Line]) -> str:
@@ -72,5 +71,7 @@ def texts(lines: Sequence[Line]) -> Table:
 def _name(line: Line) -> str:
     """What was done, with the tokens it took."""
     settings = line.get("settings") or {}
-    spent = [f"{settings[f'{stage}_tokens']:,} tokens" for stage in STAGES[1:] if settings.get(f"{stage}_tokens")]
+    spent = [
+        f"{settings[f'{stage}_tokens']:,} tokens" for stage in ("transfer", "repair") if settings.get(f"{stage}_tokens")
+    ]
     return f"{line['name']} ({', '.join(spent)})" if spent else line["name"]

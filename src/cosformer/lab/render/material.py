@@ -1,12 +1,12 @@
 """Everything that a report is made from, read once. What cannot be read is named and left out."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cosformer.extras import MissingExtra
+from cosformer.json_files import read_object
 from cosformer.lab.records import Results, Run, find_runs, read_runs, results_of
 from cosformer.lab.render.frequency import KIND
 
@@ -74,16 +74,14 @@ def gather(runs: Sequence[Path], results: Path | None) -> Material:
 
 
 def _add(material: Material, path: Path) -> None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        material.problems.append(f"{path} cannot be read: {error}")
+    document = read_object(path, material.problems, required=True)
+    if document is None:
         return
-    if isinstance(document, dict) and isinstance(document.get("claims"), list):
+    if isinstance(document.get("claims"), list):
         material.ledger = document
-    elif isinstance(document, dict) and document.get("kind") == KIND:
+    elif document.get("kind") == KIND:
         material.frequencies[path.name] = document
-    elif isinstance(document, dict) and isinstance(document.get("exactness"), list):
+    elif isinstance(document.get("exactness"), list):
         material.checks[path.name] = document
     else:
         try:

@@ -8,7 +8,6 @@ from cosformer._version import __version__
 from cosformer.lab.render import measured, trained
 from cosformer.lab.render.html import Html, code, details, page, paragraph, tag, text, write_page
 from cosformer.lab.render.material import Material, gather
-from cosformer.lab.render.run_table import runs
 from cosformer.lab.render.summary import summary
 
 # heading -> what makes its content (nothing where nothing was run), and the command that would; a result that turns out broken
@@ -16,7 +15,7 @@ from cosformer.lab.render.summary import summary
 SECTIONS: dict[str, tuple[Callable[[Material], Html], str]] = {
     "Summary": (summary, ""),
     "Learning curves": (trained.curves, "cosformer train lm-stdlib-small"),
-    "Runs": (runs, "cosformer train lm-stdlib-small"),
+    "Runs": (trained.runs, "cosformer train lm-stdlib-small"),
     "Speed and memory": (measured.speed, "cosformer bench attention --json RESULTS/attention.json"),
     "Attention maps": (measured.attention_maps, "cosformer reproduce figure3"),
     "Language modelling": (trained.language_modelling, "cosformer reproduce table2"),
@@ -27,7 +26,6 @@ SECTIONS: dict[str, tuple[Callable[[Material], Html], str]] = {
     "Exactness": (measured.exactness, "cosformer check --json > RESULTS/check.json"),
     "Environment and commands": (measured.environment, ""),
 }
-HEADINGS = tuple(SECTIONS)
 
 
 def write_report(out: Path, folders: Sequence[Path], results: Path | None = None) -> list[str]:

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from cosformer.lab import numbers as paper
@@ -82,21 +81,20 @@ def entries(
 ) -> list[Entry]:
     """Every cell of the table, row by row."""
     found = []
+    columns = [_readable(column, runs) for column in columns]
     for name in attentions:
-        for column in map(partial(_readable, runs), columns):
+        for column in columns:
             gone = {x.seed for x in runs if x.attention == name and x.recipe in column.recipes and x.diverged}
             ours, given = scores(runs, column, name), theirs.get(name, {}).get(column.name)
             found.append(Entry(name, column.name, ours, given, len(gone), _DIGITS[column.metric]))
     return found
 
 
-def _readable(runs: Sequence[Run], column: Column) -> Column:
+def _readable(column: Column, runs: Sequence[Run]) -> Column:
     """Bits per byte instead of a perplexity of words that says nothing, under a name that the paper's table does not have."""
     found = [x.scores.get(column.split or x.evaluation, {}) for x in runs if x.recipe in column.recipes]
-    unlike = [x for x in found if "bits_per_byte" in x and not reads_words(x)]
-    if column.metric != "word_perplexity" or all(
-        is_sensible(x["word_perplexity"]) for x in unlike if column.metric in x
-    ):
+    of_bytes = [x for x in found if "bits_per_byte" in x and column.metric in x and not reads_words(x)]
+    if column.metric != "word_perplexity" or all(is_sensible(x["word_perplexity"]) for x in of_bytes):
         return column
     return replace(column, name=f"{column.name}, bits per byte", metric="bits_per_byte")
 
@@ -108,11 +106,8 @@ def paper_table(title: str, cells: Sequence[Entry], names: dict[str, str] | None
     for entry in cells:
         row = rows.setdefault(entry.attention, [(names or {}).get(entry.attention, entry.attention)])
         row.append(str(entry) if compared else entry.alone)
-    return Table(
-        title,
-        ["ours / paper" if compared else "ours", *dict.fromkeys(entry.column for entry in cells)],
-        list(rows.values()),
-    )
+    header = ["ours / paper" if compared else "ours", *dict.fromkeys(entry.column for entry in cells)]
+    return Table(title, header, list(rows.values()))
 
 
 def sources(columns: Sequence[Column], runs: Sequence[Run]) -> Iterator[str]:
@@ -166,9 +161,8 @@ def average(name: str, recipes: Sequence[str], runs: Sequence[Run]) -> Column:
 
 def tasks(recipes: Sequence[str]) -> list[Column]:
     """A column of accuracies for each of the Long-Range Arena's or the fine-tuning recipes, named as in the paper."""
-    names = {"qqp": "QQP", "sst2": "SST-2", "mnli": "MNLI", "imdb": "IMDB", "amazon": "AMAZON"}
     parts = [recipe.split("-")[:2] for recipe in recipes]
     return [
-        Column(names.get(name, name) if kind == "finetune" else name, (recipe,))
+        Column(paper.FINETUNE.get(name, name) if kind == "finetune" else name, (recipe,))
         for (kind, name), recipe in zip(parts, recipes, strict=True)
     ]

@@ -2,7 +2,8 @@
 (its figure 1), time and memory against the length, and the effects behind the verdicts."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,10 +19,8 @@ _BASELINES = {"sdpa": "softmax", "authors": "authors' code"}  # of the operator 
 TEXT = ("cosformer", "softmax", "linear", "performer", "linformer", "local", "longformer", "bigbird")
 ZOO = ("cosformer", "softmax", "relu", "linear", "performer", "linformer", "longformer", "bigbird")
 
-Points = dict[str, dict[int, float]]  # name -> length -> value
-PAPER = ("softmax", "cosformer", "relu")  # vanilla, cosFormer, without re-weighting: the paper's figure 4
 LENGTH = 2000  # the longest where every model of the paper runs
-_LABELS = {"score": "accuracy, mean of the tasks (%)", "speed": f"training steps per second at {LENGTH:,}"}
+_SCORE, _SPEED = "accuracy, mean of the tasks (%)", f"training steps per second at {LENGTH:,}"
 _WIDTH, _ROW, _TOP, _BOTTOM, _LEFT, _RIGHT = 720, 30, 44, 52, 330, 130  # of the effects, in pixels
 _OUTCOMES = {"holds here": "#009e73", "does not hold here": "#d55e00", "undecided": "#1a7fc1"}
 _REACH = 6.0  # margins to either side; what goes beyond is drawn to the edge and told in numbers
@@ -44,7 +43,7 @@ def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
     return found
 
 
-def draw_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str, unit: str = "nats") -> Figure:
+def draw_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str) -> Figure:
     """``curves``: for each attention those of its seeds; an attention without any is named as not run."""
     looks = styles(list(curves))
     lines: list[Line] = []
@@ -65,19 +64,15 @@ def draw_curves(curves: Mapping[str, Sequence[Curve]], *, name: str, title: str,
     alt = f"{title}, against the step. {' '.join(words)}"
     several = any(len(found) > 1 for found in curves.values())
     caption = title + (": thin lines are seeds, the thick one is their mean." if several else ", one seed each.")
-    drawn = draw_lines(lines, title=title, x_label="step", y_label=unit, alt=alt)
+    drawn = draw_lines(lines, title=title, x_label="step", y_label="nats", alt=alt)
     return Figure(name, drawn, "svg", alt, caption)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
     """The mean at each step that every curve has."""
-    shared = set.intersection(*({step for step, _ in curve} for curve in curves))
-    sums = dict.fromkeys(sorted(shared), 0.0)
-    for curve in curves:
-        for step, value in curve:
-            if step in sums:
-                sums[step] += value
-    return [(step, total / len(curves)) for step, total in sums.items()]
+    values = [dict(curve) for curve in curves]
+    shared = set.intersection(*map(set, values))
+    return [(step, statistics.fmean(value[step] for value in values)) for step in sorted(shared)]
 
 
 # --- score, speed and memory
@@ -93,22 +88,20 @@ class TradeOff:
     memory: float | None
 
 
-def trade_off(found: Sequence[TradeOff], *, name: str, title: str, score: str, speed: str) -> Figure:
-    """``score`` and ``speed`` label the axes. Up and to the right is better, small circles are."""
+def trade_off(found: Sequence[TradeOff], *, name: str, title: str) -> Figure:
+    """Up and to the right is better, small circles are."""
     looks = styles([item.attention for item in found])
     bubbles = [Bubble(x.attention, x.speed, x.score, x.memory, looks[x.attention][0]) for x in found]
     words = [
-        f"{x.attention}: {score} {x.score:.4g}, {x.speed:.4g} {speed}, "
+        f"{x.attention}: {_SCORE} {x.score:.4g}, {x.speed:.4g} {_SPEED}, "
         + ("memory not measured." if x.memory is None else f"{x.memory:,.0f} MB.")
         for x in found
     ]
     alt = f"{title}. {' '.join(words)}"
     measured = any(x.memory is not None for x in found)
-    caption = f"{title}: up is better, right is faster" + (
-        ", the circle's area is the peak memory." if measured else "; the memory is not known."
-    )
-    drawn = draw_bubbles(bubbles, title=title, x_label=speed, y_label=score, alt=alt)
-    return Figure(name, drawn, "svg", alt, caption)
+    area = ", the circle's area is the peak memory." if measured else "; the memory is not known."
+    drawn = draw_bubbles(bubbles, title=title, x_label=_SPEED, y_label=_SCORE, alt=alt)
+    return Figure(name, drawn, "svg", alt, f"{title}: up is better, right is faster{area}")
 
 
 def our_trade_offs(runs: Sequence[Run], results: Results) -> list[TradeOff]:
@@ -121,10 +114,8 @@ def our_trade_offs(runs: Sequence[Run], results: Results) -> list[TradeOff]:
     column = average("", list(dict.fromkeys(run.recipe for run in runs)), runs)
     found = []
     for name in dict.fromkeys(run.attention for run in runs):
-        score, memory = (
-            scores(runs, column, name),
-            results.one(kind="memory", mode="training", attention=name, length=at),
-        )
+        score = scores(runs, column, name)
+        memory = results.one(kind="memory", mode="training", attention=name, length=at)
         if score.values:
             speed = 1e3 / (timed[name, at] or math.inf)
             found.append(TradeOff(name, score.mean, speed, None if memory is None else memory.value))
@@ -135,18 +126,18 @@ def our_trade_off(runs: Sequence[Run], results: Results) -> Figure | None:
     """Figure 1, ours; None where no attention has both scores and speeds."""
     found = our_trade_offs(runs, results)
     title = "Figure 1, ours: mean of our Long-Range Arena tasks"
-    return trade_off(found, name="figure1", title=title, **_LABELS) if found else None
+    return trade_off(found, name="figure1", title=title) if found else None
 
 
 def paper_trade_offs() -> list[TradeOff]:
-    """From the paper's tables 4 and 5; the memory that its figure draws is tabulated nowhere."""
-    pairs = {name: (x["score"], x["speed"]) for name, x in paper.FIGURE1.items()}
-    return [TradeOff(name, a, b, None) for name, (a, b) in pairs.items() if a is not None and b is not None]
+    """From the paper's tables 4 and 5. Its figure prints no numbers: which speed it draws is not said, and the memory is
+    tabulated nowhere."""
+    speeds = {name: row[LENGTH] for name, row in paper.TABLE5["training"].items()}
+    return [TradeOff(name, row["average"], speeds[name] or 0.0, None) for name, row in paper.TABLE4.items()]
 
 
 def paper_trade_off() -> Figure:
-    title = "Figure 1 from the paper's tables 4 and 5"
-    return trade_off(paper_trade_offs(), name="figure1-paper", title=title, **_LABELS)
+    return trade_off(paper_trade_offs(), name="figure1-paper", title="Figure 1 from the paper's tables 4 and 5")
 
 
 # --- against the length
@@ -154,72 +145,71 @@ def paper_trade_off() -> Figure:
 
 def operator_times(results: Results, mode: str) -> Figure:
     """``bench attention``: milliseconds of one forward pass, ``mode`` "causal" or "non-causal"."""
-    points: Points = {}
-    for m in results.find(kind="forward", mode=mode):
-        if m.baseline in _BASELINES and m.length is not None:
-            for name, value in ((m.attention, m.milliseconds), (_BASELINES[m.baseline], m.baseline_milliseconds)):
-                points.setdefault(name, {})[m.length] = value or 0.0
+    found = [m for m in results.find(kind="forward", mode=mode) if m.baseline in _BASELINES]
+    ours = [(m.attention, m.length, m.milliseconds) for m in found]
+    theirs = [(_BASELINES[m.baseline], m.length, m.baseline_milliseconds) for m in found]
     caption = "Both axes are logarithmic: lower is faster, flatter grows slower."
-    return _by_length(f"speed-{mode}", f"{mode.capitalize()} attention, forward", "milliseconds", points, caption)
+    title = f"{mode.capitalize()} attention, forward"
+    return _by_length(f"speed-{mode}", title, "milliseconds", [*ours, *theirs], caption)
 
 
-def zoo(results: Results, mode: str, kind: str, names: Sequence[str] = ZOO) -> Figure:
-    """``bench attention --attentions``: ``kind`` "time" (milliseconds) or "memory" (MB above the inputs) of ``names``."""
-    points: Points = {}
-    for m in results.find(kind=kind, mode=mode):
-        value = m.milliseconds if kind == "time" else m.value
-        if m.attention in names and m.length is not None and value is not None:
-            points.setdefault(m.attention, {})[m.length] = value
-    points = {name: points[name] for name in names if name in points}
+def zoo(results: Results, mode: str, kind: str) -> Figure:
+    """``bench attention --attentions``: ``kind`` "time" (milliseconds) or "memory" (MB above the inputs) of some."""
+    found = results.find(kind=kind, mode=mode)
+    values = [(m.attention, m.length, m.milliseconds if kind == "time" else m.value) for m in found]
+    values = [value for name in ZOO for value in values if value[0] == name]
     unit = {"time": "milliseconds", "memory": "MB above the inputs"}[kind]
     title = f"{kind.capitalize()} of each attention, {mode.replace('plain', 'bidirectional')}"
     caption = "One forward pass. Both axes are logarithmic: lower is better."
-    return _by_length(f"zoo-{mode}-{kind}", title, unit, points, caption, names)
+    return _by_length(f"zoo-{mode}-{kind}", title, unit, values, caption, ZOO)
 
 
-def text(results: Results, mode: str, kind: str, names: Sequence[str] = TEXT) -> Figure:
+def text(results: Results, mode: str, kind: str) -> Figure:
     """``bench text``: ``mode`` "inference" or "training", ``kind`` "speed" (steps per second) or "memory" (MB above the
     model); a cross where memory ran out."""
-    points: Points = {}
-    for m in results.find(kind=kind, mode=mode):
-        value = m.value if kind == "memory" else m.milliseconds
-        if m.attention in names and m.length is not None and value:
-            points.setdefault(m.attention, {})[m.length] = value if kind == "memory" else 1e3 / value
+    found = [m for m in results.find(kind=kind, mode=mode) if m.attention in TEXT]
+    if kind == "speed":
+        values = [(m.attention, m.length, 1e3 / m.milliseconds) for m in found if m.milliseconds]
+    else:
+        values = [(m.attention, m.length, m.value) for m in found]
     crosses: dict[str, list[int]] = {}
     for m in results.find(kind="memory", mode=mode, value=None):
         # what does not fit is not timed either, so the memory speaks for both
-        if m.attention in names and m.length is not None and m.note.startswith(OUT_OF_MEMORY):
+        if m.attention in TEXT and m.length is not None and m.note.startswith(OUT_OF_MEMORY):
             crosses.setdefault(m.attention, []).append(m.length)
     unit = {"speed": "steps per second", "memory": "MB above the model"}[kind]
     title = f"Text classification, {mode}: {kind}"
     better = "higher is faster" if kind == "speed" else "lower is better"
     caption = f"Both axes are logarithmic: {better}." + (" ×: out of memory." if crosses else "")
-    return _by_length(f"text-{mode}-{kind}", title, unit, points, caption, names, crosses, crosses_low=kind == "speed")
+    return _by_length(f"text-{mode}-{kind}", title, unit, values, caption, TEXT, crosses, crosses_low=kind == "speed")
 
 
 def _by_length(
     name: str,
     title: str,
     unit: str,
-    points: Points,
+    values: Iterable[tuple[str, int | None, float | None]],
     caption: str,
     names: Sequence[str] = (),
     crosses: Mapping[str, Sequence[int]] = MappingProxyType({}),
     crosses_low: bool = False,
 ) -> Figure:
-    """``names``: of all that may be seen together, so that each looks the same in every picture; () for those of this one."""
-    looks = styles(list(names or points))
-    # nothing measurable (0 MB above the inputs) has no place on a logarithmic axis
-    curves = {label: sorted((n, x) for n, x in values.items() if x > 0) for label, values in points.items()}
-    curves = {label: values for label, values in curves.items() if values}
-    lines = [Line(label, values, *looks[label], crosses=crosses.get(label, ())) for label, values in curves.items()]
+    """``values``: name, length, value. ``names``: of all that may be seen together, so that each looks the same in every
+    picture; () for those of this one."""
+    points: dict[str, dict[int, float]] = {}
+    for label, n, value in values:
+        if n is not None and value:  # nothing measurable (0 MB above the inputs) has no place on a logarithmic axis
+            points.setdefault(label, {})[n] = value
+    curves = {label: sorted(by_length.items()) for label, by_length in points.items()}
+    looks = styles(list(names or curves))
+    lines = [Line(label, curve, *looks[label], crosses=crosses.get(label, ())) for label, curve in curves.items()]
     lines += [Line("", (), looks[label][0], crosses=places) for label, places in crosses.items() if label not in curves]
     words = [
-        f"{label}: {values[0][1]:.4g} at {length(values[0][0])}, {values[-1][1]:.4g} at {length(values[-1][0])}."
-        for label, values in curves.items()
+        f"{label}: {curve[0][1]:.4g} at {length(curve[0][0])}, {curve[-1][1]:.4g} at {length(curve[-1][0])}."
+        for label, curve in curves.items()
     ]
     words += [f"{label}: out of memory at {', '.join(map(length, places))}." for label, places in crosses.items()]
-    measured = sorted({n for values in points.values() for n in values})
+    measured = sorted({n for curve in curves.values() for n, _ in curve})
     ticks = [n for n in measured if not n & (n - 1)] or measured  # powers of two, where there are any
     alt = f"{title}: {unit} against the length. {' '.join(words)}"
     words = {"title": title, "x_label": "tokens", "y_label": unit, "alt": alt}
@@ -229,7 +219,7 @@ def _by_length(
 # --- the verdicts: by how much the first attention of a comparison is better than the second, with its interval
 
 
-def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float], name: str = "effects") -> Figure:
+def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figure:
     """One row a comparison. Effects are divided by the margin of their unit (``margins``, by recipe), so that all share an axis;
     a comparison without runs has no interval, and one that is not judged is grey."""
     rows = [(claim, part) for claim in claims for part in claim["parts"]]
@@ -257,15 +247,12 @@ def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float], name: s
         drawn.text(0.01, 1 - 20 / height, title, weight="bold", color=INK)
         alt = f"{title}. {' '.join(words)}"
         picture = svg(drawn, alt)
-    return Figure(name, picture, "svg", alt, "Each comparison's mean effect and interval, divided by its margin.")
+    return Figure("effects", picture, "svg", alt, "Each comparison's mean effect and interval, divided by its margin.")
 
 
 def _side(part: dict[str, Any], side: str) -> str:
-    return (
-        part[side]
-        if part["first_recipe"] == part["second_recipe"]
-        else f"{part[side]} ({part[f'{side}_recipe'].removeprefix('evidence-')})"
-    )
+    recipe = part[f"{side}_recipe"].removeprefix("evidence-")
+    return part[side] if part["first_recipe"] == part["second_recipe"] else f"{part[side]} ({recipe})"
 
 
 def _clip(value: float) -> float:

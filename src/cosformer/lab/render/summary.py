@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cosformer.lab.overview import Metric, Setup, metric_of, score_of, setups, status
+from cosformer.lab.overview import Metric, grouped, metric_of, score_of, setups, status
 from cosformer.lab.records import Run, Sample, with_error
 from cosformer.lab.render.bench_tables import number
 from cosformer.lab.render.html import Html, details, join, paragraph, tag
@@ -50,10 +50,10 @@ def _sentences(runs: Sequence[Run]) -> Iterator[Html]:
         scored = [run for run in setup.runs if run.finished]
         metric = next(filter(None, map(metric_of, scored)), None)
         if metric is not None:
-            yield Html(f"{tag('b', setup.label)}: {tag('span', _finding(setup, scored, metric))}")
+            yield Html(f"{tag('b', setup.label)}: {tag('span', _finding(scored, metric))}")
 
 
-def _finding(setup: Setup, scored: Sequence[Run], metric: Metric) -> str:
+def _finding(scored: Sequence[Run], metric: Metric) -> str:
     samples = ranked(scored, metric)
     best, *others = samples
     unit, split = metric.unit, scored[0].evaluation
@@ -75,11 +75,9 @@ def _finding(setup: Setup, scored: Sequence[Run], metric: Metric) -> str:
 def ranked(runs: Sequence[Run], metric: Metric) -> list[Sample]:
     """The attentions with their scores over seeds, the best mean first."""
     found = []
-    for name in dict.fromkeys(run.attention for run in runs):
-        of_name = [run for run in runs if run.attention == name and score_of(run, metric) is not None]
-        values = tuple(score for run in of_name if (score := score_of(run, metric)) is not None)
-        if values:
-            found.append(Sample(name, values, sum(run.learned.get(run.evaluation, True) for run in of_name)))
+    for name, of_name in grouped((run for run in runs if score_of(run, metric) is not None), "attention").items():
+        values = tuple(score_of(run, metric) or 0.0 for run in of_name)
+        found.append(Sample(name, values, sum(run.learned.get(run.evaluation, True) for run in of_name)))
     return sorted(found, key=lambda sample: sample.mean, reverse=metric.higher_is_better)
 
 
@@ -108,10 +106,8 @@ def _speed_tiles(material: Material) -> Iterator[tuple[str, str]]:
         found = operator.find(kind="forward", mode=mode, baseline="sdpa", unit="times faster") if operator else []
         if found:
             longest = max(found, key=lambda m: m.length or 0)
-            yield (
-                f"{number(longest.value or 0)}×",
-                f"faster than softmax, {mode}, {longest.length:,} tokens (median of pairs)",
-            )
+            words = f"faster than softmax, {mode}, {longest.length:,} tokens (median of pairs)"
+            yield f"{number(longest.value or 0)}×", words
 
 
 def _exactness_tiles(material: Material) -> Iterator[tuple[str, str]]:
