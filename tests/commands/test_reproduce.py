@@ -28,6 +28,15 @@ def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(
     assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
+def test_the_committed_search_of_rates_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", "rates", "--show", "--docs", str(DOCS)]) == 0
+    captured = capsys.readouterr()
+    assert "evidence-pathfinder, validation loss by rate" in captured.out and "rates.jsonl" in captured.err
+
+
 def test_without_a_clone_it_says_where_the_committed_runs_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

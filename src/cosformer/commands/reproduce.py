@@ -165,7 +165,7 @@ def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run
     """Where nothing was run here: the runs that are committed beside the documents, or where they are."""
     from cosformer.lab.records import read_runs
 
-    path = args.docs / "results" / "runs.jsonl"
+    path = args.docs / "results" / ("rates.jsonl" if args.target == "rates" else "runs.jsonl")
     if not path.exists():
         where = (
             f"no finished runs in {args.runs}, and no {path}, which the repository has: in a clone of it they are shown"
@@ -174,7 +174,7 @@ def _committed(args: argparse.Namespace, problems: list[str]) -> "tuple[list[Run
     print(f"No finished runs in {args.runs}: these are the committed ones, {path}.\n", file=sys.stderr)
     # the tables at scale small show the runs of the first version too, which the ledger does not judge
     older = args.docs / "results" / "runs-v1.jsonl"
-    files = [path, older] if args.target != "ledger" and older.exists() else [path]
+    files = [path, older] if args.target not in ("ledger", "rates") and older.exists() else [path]
     runs, found = _sorted(*read_runs(files))
     return runs, [*problems, *found]
 
