@@ -7,10 +7,9 @@ from cosformer.ops import native, triton
 from cosformer.ops.backends import DENSE_UP_TO
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, widen
-from cosformer.ops.factored import factored_attention
+from cosformer.ops.factored import attend_one, factored_attention
 from cosformer.ops.spec import AttentionSpec, accumulator
 from cosformer.ops.state import LinearState
-from cosformer.ops.step import attend_one
 from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
 _COMPILED = {"native": native, "triton": triton}  # with a step of their own
