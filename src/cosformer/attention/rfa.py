@@ -113,10 +113,10 @@ class GatedRandomFeatures(RandomFeatures):
 
     eps = 1e-12  # small gates make small sums; their ratio is as good as that of large ones
 
-    def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, **options: Any) -> None:
-        super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal, **options)
-        self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1))
-        self.gate_bias = nn.Parameter(torch.empty(num_heads, 1))
+    def __init__(self, *, seed: int = 0, **options: Any) -> None:  # a model looks for `seed` to give each layer its own
+        super().__init__(seed=seed, **options)
+        self.gate_weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim, 1))
+        self.gate_bias = nn.Parameter(torch.empty(self.num_heads, 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
