@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 Option = str | int | float | bool | None
 
@@ -15,14 +15,6 @@ Strategy = Literal["ddp", "fsdp"]
 PieceGradients = Literal["full", "truncated"]
 Tracker = Literal["tensorboard", "wandb", "trackio", "none"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
-_CHOICES = {
-    "optimizer": Optimizer,
-    "schedule": Schedule,
-    "precision": Precision,
-    "strategy": Strategy,
-    "piece_gradients": PieceGradients,
-    "tracker": Tracker,
-}
 # what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
@@ -100,9 +92,10 @@ class TrainConfig:
     workers: int = 0  # processes that prepare rows; 0: none besides the training one
 
     def __post_init__(self) -> None:
-        for name, choice in _CHOICES.items():
-            if getattr(self, name) not in get_args(choice):
-                raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(get_args(choice))}")
+        for choice in dataclasses.fields(self):
+            value, known = getattr(self, choice.name), get_args(choice.type)
+            if get_origin(choice.type) is Literal and value not in known:
+                raise ValueError(f"{choice.name}={value!r}; known: {', '.join(known)}")
         counts = ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep", "sequence_parallel")
         for name in (*counts, *(["piece"] if self.piece is not None else [])):
             if getattr(self, name) < 1:

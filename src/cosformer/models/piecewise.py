@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.models.adaptive import IGNORE
+from cosformer.models.config import IGNORE
 from cosformer.models.state_cache import StateCache
 from cosformer.ops.state import LinearState
 
