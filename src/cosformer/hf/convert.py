@@ -193,9 +193,8 @@ def write_checkpoint(
 ) -> list[str]:
     """The model with a card, and beside it what else lies in ``source``; returns a line on each."""
     out.mkdir(parents=True, exist_ok=True)
-    model_card(title, body, _auto_name(model), tag, **card).save(
-        out / "README.md"
-    )  # before saving: a README that is there stays
+    # before the model is saved: a README that is there stays
+    model_card(title, body, _auto_name(model), tag, **card).save(out / "README.md")
     model.save_pretrained(out)
     return [_copy_tokenizer(source, out), *_copy_sentence_files(Path(source), out)]
 

@@ -115,11 +115,9 @@ def _cut(batch: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
             f"a sequence in pieces takes input_ids, attention_mask and labels, not {', '.join(sorted(unknown))}"
         )
     inputs = {"input_ids": batch["input_ids"][:, part]}
-    return (
-        inputs
-        if "attention_mask" not in batch
-        else inputs | {"attention_mask": batch["attention_mask"][:, : part.stop]}
-    )
+    if "attention_mask" in batch:
+        inputs["attention_mask"] = batch["attention_mask"][:, : part.stop]
+    return inputs
 
 
 def _targets(batch: dict[str, Tensor]) -> Tensor:
