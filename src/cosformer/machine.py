@@ -60,11 +60,8 @@ def is_alive(mark: dict[str, Any]) -> bool | None:
 
 def memory(field: str) -> int:
     """Bytes of ``MemTotal`` or ``MemAvailable``; 0 where the system does not say."""
-    for line in _lines(Path("/proc/meminfo")):
-        name, _, rest = line.partition(":")
-        if name == field:
-            return int(rest.split()[0]) * 1024
-    return 0
+    kilobytes = processor.read_field(Path("/proc/meminfo"), field)
+    return int(kilobytes.removesuffix(" kB")) * 1024 if kilobytes else 0
 
 
 def _start(pid: int) -> int | None:
@@ -74,10 +71,6 @@ def _start(pid: int) -> int | None:
     except OSError:
         return None
     return int(stat.rpartition(")")[2].split()[19])  # the name before it may hold spaces
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def _commit() -> str | None:

@@ -106,8 +106,13 @@ def _kept_setting(torch_version: str) -> str | None:
 
 
 def _cpuinfo(field: str) -> str:
+    return read_field(CPUINFO, field)
+
+
+def read_field(path: Path, field: str) -> str:
+    """What stands behind ``field:`` in one of the system's lists; nothing where it is not there."""
     try:
-        lines = CPUINFO.read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return ""
     found = (line.partition(":") for line in lines)

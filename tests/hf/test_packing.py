@@ -7,13 +7,12 @@ import torch
 from transformers import DataCollatorWithFlattening
 
 import cosformer.hf  # noqa: F401
-from hf.families import DECODERS, build, ids, relative
+from hf.families import DECODERS, TEXT, build, ids, relative
 
 LENGTHS = (7, 12, 3, 9)
-BERT = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 MODELS = {name: DECODERS[name] for name in ("llama", "qwen2", "qwen3", "gpt2", "opt")}
-MODELS["bert"] = ("BertConfig", "BertForMaskedLM", {**BERT, "max_position_embeddings": 40})
-MODELS["roberta"] = ("RobertaConfig", "RobertaForMaskedLM", {**BERT, "max_position_embeddings": 40, "pad_token_id": 1})
+MODELS["bert"] = ("BertConfig", "BertForMaskedLM", TEXT)
+MODELS["roberta"] = ("RobertaConfig", "RobertaForMaskedLM", {**TEXT, "pad_token_id": 1})
 
 
 def batches(kind: str, **options: Any) -> tuple[dict, list[dict]]:

@@ -1,12 +1,18 @@
 """Tiny stock checkpoints with a tokenizer, and text for them."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from linearize.tiny_models import SIZES, WORDS, save_tokenizer
+WORDS = ["the", "a", "cat", "dog", "bird", "sees", "hears", "follows", "red", "blue", "old", "small"]
+WORDS += ["and", "or", "not", "with", "near", "far", "in", "on"]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+SIZES |= {"max_position_embeddings": 96, "initializer_range": 0.4, "vocab_size": len(WORDS) + 2, "pad_token_id": 1}
 
 
 @pytest.fixture(scope="session")
@@ -21,19 +27,28 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
-    where = tmp_path_factory.mktemp("models") / "llama"
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, bos_token_id=0, eos_token_id=0)
-    transformers.LlamaForCausalLM(config).save_pretrained(where)
-    save_tokenizer(where)
-    return str(where)
+def save(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """A function of a class of transformers, its config and its settings: such a model with a tokenizer, and where it lies."""
+
+    def write(kind: type, config: type, **settings: Any) -> str:
+        where = tmp_path_factory.mktemp("models")
+        torch.manual_seed(0)
+        kind(config(**settings)).save_pretrained(where)
+        words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", "[PAD]", *WORDS])}, "[UNK]"))
+        words.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+        fast.save_pretrained(where)
+        return str(where)
+
+    return write
 
 
 @pytest.fixture(scope="session")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    where = tmp_path_factory.mktemp("models") / "bert"
-    torch.manual_seed(0)
-    transformers.BertModel(transformers.BertConfig(**SIZES)).save_pretrained(where)
-    save_tokenizer(where)
-    return str(where)
+def llama(save: Callable[..., str]) -> str:
+    settings = {**SIZES, "num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 0}
+    return save(transformers.LlamaForCausalLM, transformers.LlamaConfig, **settings)
+
+
+@pytest.fixture(scope="session")
+def bert(save: Callable[..., str]) -> str:
+    return save(transformers.BertModel, transformers.BertConfig, **SIZES)

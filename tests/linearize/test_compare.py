@@ -39,19 +39,8 @@ def test_perplexity_is_that_of_transformers_own_loss(llama):
 
 def test_the_command(llama, bert, text, tmp_path, capsys):
     out = tmp_path / "lines.jsonl"
-    options = [
-        "--text",
-        str(text),
-        "--tokens",
-        "256",
-        "--contexts",
-        "32",
-        "64",
-        "--continue-after",
-        "9",
-        "--json",
-        str(out),
-    ]
+    options = ["--text", str(text), "--json", str(out), "--tokens", "256", "--continue-after", "9"]
+    options += ["--contexts", "32", "64"]
     assert main(["compare", llama, llama, *options]) == 0
     assert "goes on: " in capsys.readouterr().out
     first, second = (json.loads(line) for line in out.read_text().splitlines())

@@ -22,7 +22,6 @@ from cosformer.linearize.repair import as_teacher
 from cosformer.linearize.run import linearize
 from cosformer.linearize.settings import Settings, kept_layers
 from cosformer.linearize.text import read_text, rows_of
-from linearize.tiny_models import save_tokenizer
 
 QUICK = {"length": 32, "batch": 2, "held_out": 6, "transfer_tokens": 1500, "repair_tokens": 1000}
 QUICK |= {"rank": 4, "repair_rate": 0.005}
@@ -237,11 +236,10 @@ def test_sentence_transformers_loads_it(text, tmp_path):
     assert (torch.tensor(found) - expected).abs().max() < 1e-5
 
 
-def test_gpt2_has_its_own_linear_layers(text, tmp_path):
-    config = transformers.GPT2Config(vocab_size=24, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
-    save_tokenizer(tmp_path / "gpt2")
-    record = run(str(tmp_path / "gpt2"), tmp_path / "out", text)
+def test_gpt2_has_its_own_linear_layers(save, text, tmp_path):
+    sizes = {"vocab_size": 24, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    gpt2 = save(transformers.GPT2LMHeadModel, transformers.GPT2Config, **sizes)
+    record = run(gpt2, tmp_path / "out", text)
     assert len(record["repair"]) > 3
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     x = torch.randint(2, 20, (1, 5))

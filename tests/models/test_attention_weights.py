@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from cosformer.attention import ATTENTIONS
-from cosformer.hf.weights import model_weights
-from cosformer.models.attention_weights import attention_weights
+from cosformer.models.attention_weights import attention_weights, model_weights
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
 from cosformer.models.masked_lm import CosformerForMaskedLM

@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingA
 import cosformer.hf  # noqa: F401
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
 from cosformer.models.transformer import CosformerModel
-from cosformer.nn.cross_attention import CrossAttention
+from cosformer.nn.multihead import CrossAttention
 
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 STEPS = 500

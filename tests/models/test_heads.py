@@ -12,12 +12,15 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-import cosformer.hf  # noqa: F401
-from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
-from cosformer.models.image_classification import CosformerForImageClassification
-from cosformer.models.masked_lm import CosformerForMaskedLM
-from cosformer.models.multiple_choice import CosformerForMultipleChoice
-from cosformer.models.token_classification import CosformerForQuestionAnswering, CosformerForTokenClassification
+from cosformer.hf import (
+    CosformerForImageClassification,
+    CosformerForMaskedLM,
+    CosformerForMultipleChoice,
+    CosformerForPairClassification,
+    CosformerForQuestionAnswering,
+    CosformerForSequenceClassification,
+    CosformerForTokenClassification,
+)
 
 
 def test_masked_lm(config, ids, tmp_path):

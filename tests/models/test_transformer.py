@@ -1,30 +1,22 @@
 """The transformer under every attention: masks, positions, states, saving."""
 
+import inspect
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
 import cosformer.hf  # noqa: F401
-from cosformer.attention import ATTENTIONS, attention_class, build_attention
+from cosformer.attention import ATTENTIONS, attention_class
 from cosformer.models.embeddings import positions_from_mask, sinusoids
 from cosformer.models.state_cache import StateCache
 from cosformer.models.transformer import CosformerModel
 
-
-def forms(name: str) -> list[bool]:
-    """The values of ``causal`` that a mechanism can be built with."""
-    possible = []
-    for causal in (False, True):
-        try:
-            build_attention(name, num_heads=4, head_dim=8, max_len=64, causal=causal)
-            possible.append(causal)
-        except ValueError:
-            pass
-    return possible
-
-
-EVERY = [(name, causal) for name in ATTENTIONS for causal in forms(name)]
-STREAMING = [name for name, causal in EVERY if causal and attention_class(name).traits.streaming]
+TRAITS = {name: attention_class(name).traits for name in ATTENTIONS}
+EVERY = [(name, False) for name in ATTENTIONS if TRAITS[name].bidirectional]
+EVERY += [(name, True) for name in ATTENTIONS if TRAITS[name].causal]
+SEEDED = [name for name in ATTENTIONS if "seed" in inspect.signature(attention_class(name)).parameters]
+STREAMING = [name for name in ATTENTIONS if TRAITS[name].streaming]
 
 
 @pytest.mark.parametrize(("name", "causal"), EVERY)
@@ -256,8 +248,52 @@ def test_sinusoids_interleave_sine_and_cosine():
 
 
 def test_auto_config_round_trip(config, tmp_path):
-    made = config(attention=["softmax", "local"], attention_options=[{}, {"window": 4}], adaptive_cutoffs=[10])
+    made = config(
+        attention=["softmax", "local"],
+        attention_options=[{}, {"window": 4}],
+        adaptive_cutoffs=[10],
+        rotary={"rope_type": "default", "rope_theta": 5e5},
+        qk_norm=True,
+    )
     made.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
     assert again.to_dict() | {"_name_or_path": ""} == made.to_dict()
     assert again.max_len == again.max_position_embeddings == 64
+
+
+def seeded(config, name: str, **changes: object) -> CosformerModel:
+    """Two layers for 130 tokens, enough for more than one bucket of tokens; from both sides where there is such a form."""
+    causal = name.startswith("rfa_gate")
+    return CosformerModel(config(attention=name, is_decoder=causal, max_position_embeddings=130, **changes)).eval()
+
+
+def drawn(model: CosformerModel) -> list[list[torch.Tensor]]:
+    """The buffers of each layer's attention, counters apart."""
+    return [[b.float() for b in layer.attention.buffers() if b.numel() > 1] for layer in model.layers]  # pyright: ignore
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_layers_draw_random_features_apart_and_again_the_same(name, config, ids, tmp_path):
+    assert {"performer", "rfa_gaussian", "rfa_gate_arccos", "reformer", "bigbird", "spe"} <= set(SEEDED)
+    model = seeded(config, name)
+    first, second = drawn(model)
+    assert first and not equal(first, second)
+    torch.manual_seed(99)  # the features do not come from torch's own generator
+    assert all(equal(a, b) for a, b in zip(drawn(model), drawn(seeded(config, name)), strict=True))
+    model.save_pretrained(tmp_path)
+    again = CosformerModel.from_pretrained(tmp_path)
+    assert all(equal(a, b) for a, b in zip(drawn(model), drawn(again), strict=True))
+    assert torch.equal(again(ids(2, 12))[0], model(ids(2, 12))[0])
+    assert model.config.attention_options is None, "what the user did not give is not written down"
+
+
+@pytest.mark.parametrize("name", ["performer", "reformer"])
+def test_a_seed_that_is_given_is_taken(name, config):
+    first, second = drawn(seeded(config, name, attention_options={"seed": 5}))
+    assert first and equal(first, second)
+    single = seeded(config, name, attention_options=[{"seed": 7}, {"seed": 5}])
+    assert equal(drawn(single)[1], first) and not equal(drawn(single)[0], first)

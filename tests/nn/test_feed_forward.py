@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cosformer.nn.feed_forward import ACTIVATIONS, FeedForward, activation
+from cosformer.nn.feed_forward import ACTIVATIONS, FeedForward
 
 
 def nodes(tensor):
@@ -20,11 +20,12 @@ def nodes(tensor):
     return found
 
 
+@pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5)])
-def test_leading_dimensions_are_kept(shape):
-    layer = FeedForward(5, 7, act="relu")
+def test_it_is_the_definition_and_keeps_leading_dimensions(shape, act):
+    layer = FeedForward(5, 7, act=act)
     x = torch.randn(shape)
-    wide = F.relu(F.linear(x, layer.widen.weight, layer.widen.bias))
+    wide = ACTIVATIONS[act](F.linear(x, layer.widen.weight, layer.widen.bias))
     torch.testing.assert_close(layer(x), F.linear(wide, layer.narrow.weight, layer.narrow.bias))
 
 
@@ -48,6 +49,12 @@ def test_no_activation_in_place_on_a_view(act):
     assert not [name for name in nodes(out) if "CopySlices" in name]
 
 
-def test_unknown_activation():
+def test_activations_are_what_they_are_called():
+    x = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    torch.testing.assert_close(ACTIVATIONS["gelu"](x), x * 0.5 * (1 + torch.erf(x / 2**0.5)))
+    torch.testing.assert_close(
+        ACTIVATIONS["gelu_new"](x), 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    )
+    torch.testing.assert_close(ACTIVATIONS["silu"](x), x * torch.sigmoid(x))
     with pytest.raises(ValueError, match=r"unknown activation 'swish'; known: gelu"):
-        activation("swish")
+        FeedForward(4, 4, act="swish")

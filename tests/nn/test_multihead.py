@@ -1,4 +1,4 @@
-"""The multi-head wrapper, the feed-forward network and the block."""
+"""The multi-head wrapper and the block."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from cosformer.attention import build_attention
 from cosformer.nn.block import Block
-from cosformer.nn.feed_forward import ACTIVATIONS, FeedForward
+from cosformer.nn.feed_forward import FeedForward
 from cosformer.nn.multihead import MultiHead
 
 
@@ -29,17 +29,6 @@ def test_softmax_equals_torchs_multihead():
     torch.testing.assert_close(ours(x, keep), theirs(x, x, x, key_padding_mask=~keep, need_weights=False)[0])
 
 
-def test_pieces_equal_the_whole():
-    attention = multihead("cosformer", causal=True)
-    x = torch.randn(2, 9, 12, dtype=torch.float64)
-    state, pieces = None, []
-    for piece in x.split([4, 1, 4], dim=1):
-        out, state = attention(piece, None, state, True)
-        pieces.append(out)
-    torch.testing.assert_close(torch.cat(pieces, 1), attention(x))
-    assert state.seen == 9
-
-
 def test_states_where_there_are_none_are_refused():
     x = torch.randn(1, 4, 12, dtype=torch.float64)
     with pytest.raises(ValueError, match="carries no state"):
@@ -48,25 +37,6 @@ def test_states_where_there_are_none_are_refused():
         multihead("sinkhorn", causal=True)(x, return_state=True)
     with pytest.raises(ValueError, match="without return_state"):
         multihead("cosformer", causal=True)(x, state=object())
-
-
-@pytest.mark.parametrize("act", ACTIVATIONS)
-def test_feed_forward(act):
-    net = FeedForward(6, 10, act=act).double()
-    x = torch.randn(2, 3, 6, dtype=torch.float64)
-    widened = x @ net.widen.weight.T + net.widen.bias
-    torch.testing.assert_close(net(x), ACTIVATIONS[act](widened) @ net.narrow.weight.T + net.narrow.bias)
-
-
-def test_activations_are_what_they_are_called():
-    x = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    torch.testing.assert_close(ACTIVATIONS["gelu"](x), x * 0.5 * (1 + torch.erf(x / 2**0.5)))
-    torch.testing.assert_close(
-        ACTIVATIONS["gelu_new"](x), 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-    )
-    torch.testing.assert_close(ACTIVATIONS["silu"](x), x * torch.sigmoid(x))
-    with pytest.raises(ValueError, match="known: gelu"):
-        FeedForward(4, 4, act="swish")
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -7,7 +7,7 @@ import pytest
 from fuzz import cases
 from fuzz.cases import FORMS, run_case
 
-SEED, COUNT, PARTS = 0, 500, 10
+SEED, COUNT, PARTS = 0, 800, 16
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -96,16 +96,6 @@ class Attention(torch.nn.Module):
         return cosformer_attention(q, k, v, causal=self.causal, max_len=2048)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_export_with_dynamic_length(causal):
-    length = torch.export.Dim("length", min=300, max=2048)
-    example = tuple(torch.randn(1, 2, 400, 8) for _ in range(3))
-    program = torch.export.export(Attention(causal), example, dynamic_shapes=({2: length},) * 3)
-    for n in (300, 1500):
-        x = tuple(torch.randn(1, 2, n, 8) for _ in range(3))
-        assert torch.allclose(program.module()(*x), cosformer_attention(*x, causal=causal, max_len=2048), atol=1e-6)
-
-
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("example", [100, 400])
 @pytest.mark.parametrize("causal", [False, True])
@@ -113,9 +103,10 @@ def test_one_exported_program_for_short_and_long_input(causal, example, strict):
     length = torch.export.Dim("length", min=2, max=2048)
     tensors = tuple(torch.randn(1, 2, example, 8) for _ in range(3))
     program = torch.export.export(Attention(causal), tensors, dynamic_shapes=({2: length},) * 3, strict=strict)
-    for n in (2, 256, 257, 1500):
+    for n in (2, 256, 257, 300, 1500):
         x = tuple(torch.randn(1, 2, n, 8) for _ in range(3))
-        assert torch.allclose(program.module()(*x), cosformer_attention(*x, causal=causal, max_len=2048), atol=1e-5)
+        expected = cosformer_attention(*x, causal=causal, max_len=2048)
+        assert torch.allclose(program.module()(*x), expected, atol=1e-6 if n >= 300 else 1e-5)
 
 
 class Step(torch.nn.Module):

@@ -69,6 +69,7 @@ CALLS = {
     "plain features": lambda mask, form: (
         lambda q, k, v: (
             linear_attention(q, k, v, causal=True, key_mask=mask, normaliser="signed", eps=0.5, backend=form),
+            linear_attention(q, k, v, key_mask=mask, normaliser="signed", eps=0.5, backend=form),
         )
     ),
     "with a state": lambda mask, form: lambda q, k, v: _with_state(q, k, v, mask, form),

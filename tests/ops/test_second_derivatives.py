@@ -69,9 +69,34 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_form_has_right_second_derivatives(name):
+def test_every_form_has_right_first_and_second_derivatives(name):
     q, k, v = positive(1, 2, 6, 2), positive(1, 1, 6, 2), positive(1, 1, 6, 2)
+    assert torch.autograd.gradcheck(CALLS[name], (q, k, v))
     assert torch.autograd.gradgradcheck(CALLS[name], (q, k, v))
+
+
+@pytest.mark.parametrize("backend", available_backends(torch.float64))
+def test_second_derivatives_with_state_mask_and_packing(backend):
+    q, k, v = (positive(1, 1, 5, 2) for _ in range(3))
+    mask = torch.tensor([[True, False, True, True, True]])
+
+    def through_state(q, k, v):
+        pieces = [[x[:, :, :2], x[:, :, 2:]] for x in (q, k, v)]
+        a, state = cosformer_attention(
+            *(x[0] for x in pieces), causal=True, max_len=9, return_state=True, backend=backend, key_mask=mask[:, :2]
+        )
+        b, state = cosformer_attention(
+            *(x[1] for x in pieces), causal=True, max_len=9, state=state, return_state=True, backend=backend
+        )
+        return a, b, state.kv
+
+    assert torch.autograd.gradgradcheck(through_state, (q, k, v))
+    cu = torch.tensor([0, 2, 5])
+
+    def packed(q, k, v):
+        return cosformer_attention(q, k, v, causal=True, max_len=9, cu_seqlens=cu, backend=backend)
+
+    assert torch.autograd.gradgradcheck(packed, (q, k, v))
 
 
 @pytest.mark.parametrize("n", [20, 300])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import head_groups, works_in_pieces
+from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows, group_blocks, take_rows
 from cosformer.ops.masked_softmax import masked_softmax
 
@@ -72,11 +73,9 @@ class Clustered(Attention):
         """Any heads of any sequences: each is clustered alone."""
         allowed = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
         shaping = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool)
-        if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
-            if q.shape[2] == k.shape[2]:
-                shaping = key_mask
+        if key_mask is not None and q.shape[2] == k.shape[2]:
+            shaping = key_mask
+        k, v = hide(k, key_mask), hide(v, key_mask)
 
         cluster = self.cluster(q, shaping)
         weight = shaping[:, None, :, None].to(q.dtype).expand(-1, q.shape[1], -1, -1)

@@ -50,8 +50,7 @@ class FeatureMap(Attention):
             # in training the random numbers of a call must be the same for all of it
             if self.maps and not self.training and works_in_pieces(q, k):
                 return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
-            fq, fk = self.features(q, k, first=0, fresh=self.training)
-            return self.attend(fq, fk, v, None, key_mask)[0]
+            return self.attend(q, k, v, None, key_mask, first=0, fresh=self.training)[0]
 
     def sharded(
         self,
@@ -102,23 +101,24 @@ class FeatureMap(Attention):
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
     ) -> tuple[Tensor, LinearState]:
-        fq, fk = self.features(q, k, first=first, fresh=False)
-        if state is not None:
-            check_state(state, fk, v)
-        out, state = self.attend(fq, fk, v, state, key_mask, return_state=True)
+        out, state = self.attend(q, k, v, state, key_mask, first=first, fresh=False, return_state=True)
         assert state is not None
         return out, state
 
     def attend(
         self,
-        fq: Tensor,
-        fk: Tensor,
+        q: Tensor,
+        k: Tensor,
         v: Tensor,
         state: LinearState | None,
         key_mask: Tensor | None,
+        *,
+        first: int,
+        fresh: bool,
         return_state: bool = False,
     ) -> tuple[Tensor, LinearState | None]:
-        """Features and values -> (out, state or None); out is in the dtype of v, the sums in that of the features."""
+        """Checked input -> (out, state or None); out is in the dtype of v, the sums in that of the features."""
+        fq, fk = self.features(q, k, first=first, fresh=fresh)
         result = linear_attention(
             fq,
             fk,
@@ -138,14 +138,6 @@ class FeatureMap(Attention):
 def widen(x: Tensor) -> Tensor:
     """In float32 at least: exponentials, sines and cosines of half-precision arguments have no correct digits."""
     return x.to(accumulator(x.dtype))
-
-
-def check_state(state: LinearState, fk: Tensor, v: Tensor) -> None:
-    """Raise when ``state`` belongs to other sizes than the next piece."""
-    batch, heads, _, features = fk.shape
-    expected = (batch, heads, features, v.shape[-1])
-    if state.kv.shape != expected:
-        raise ValueError(f"state holds {tuple(state.kv.shape)}; the next tokens need [B, H, F, E] = {list(expected)}")
 
 
 class Relu(FeatureMap):

@@ -15,12 +15,7 @@ class Inducing(Attention):
     """
 
     traits = Traits(
-        paper="Lee et al. 2019",
-        time="(N + S) R D",
-        memory="(N + S) R",
-        causal=False,
-        cross=True,
-        streaming=False,
+        paper="Lee et al. 2019", time="(N + S) R D", memory="(N + S) R", causal=False, cross=True, streaming=False
     )
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, num_inducing: int = 64) -> None:

@@ -32,11 +32,11 @@ class KeyValueState:
                 f"the state is of (batch, value channels) {had}, the next tokens of {got}; they must be equal"
             )
         if state.key_mask is not None or key_mask is not None:
-            pieces = [torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=k.device) for x in (state.k, k)]
-            pieces = [
-                ones if mask is None else mask for ones, mask in zip(pieces, (state.key_mask, key_mask), strict=True)
+            masks = [
+                x.new_ones(x.shape[0], x.shape[2], dtype=torch.bool) if mask is None else mask
+                for x, mask in ((state.k, state.key_mask), (k, key_mask))
             ]
-            key_mask = torch.cat(pieces, dim=1)
+            key_mask = torch.cat(masks, dim=1)
         return cls(torch.cat((state.k, k), 2), torch.cat((state.v, v), 2), key_mask, state.seen + k.shape[2])
 
     def last(self, length: int) -> "KeyValueState":

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.dense import hide
 
 SHARING = ("none", "headwise", "key-value")
 
@@ -16,14 +17,7 @@ class Linformer(Attention):
     "key-value" one matrix for E and F and all heads. Input of S < max_len keys uses the first S columns.
     """
 
-    traits = Traits(
-        paper="Wang et al. 2020",
-        time="N R D",
-        memory="N R",
-        causal=False,
-        cross=True,
-        streaming=False,
-    )
+    traits = Traits(paper="Wang et al. 2020", time="N R D", memory="N R", causal=False, cross=True, streaming=False)
 
     def __init__(
         self,
@@ -59,7 +53,5 @@ class Linformer(Attention):
 
     def project(self, x: Tensor, weight: Tensor, key_mask: Tensor | None) -> Tensor:
         """x [B,H,S,C] -> [B,H,R,C]."""
-        if key_mask is not None:
-            # before the projection: after it every row mixes all positions
-            x = torch.where(key_mask[:, None, :, None], x, 0)
-        return weight[..., : x.shape[2]].to(x.dtype) @ x
+        # masked before the projection: after it every row mixes all positions
+        return weight[..., : x.shape[2]].to(x.dtype) @ hide(x, key_mask)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import pieces, works_in_pieces
+from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows
 from cosformer.ops.masked_softmax import masked_softmax
 
@@ -20,12 +21,7 @@ class Nystrom(Attention):
     """
 
     traits = Traits(
-        paper="Xiong et al. 2021",
-        time="N R D + R^3",
-        memory="N R + R^2",
-        causal=False,
-        cross=False,
-        streaming=False,
+        paper="Xiong et al. 2021", time="N R D + R^3", memory="N R + R^2", causal=False, cross=False, streaming=False
     )
 
     def __init__(
@@ -63,7 +59,7 @@ class Nystrom(Attention):
         live, allowed = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool), None
         if key_mask is not None:
             live, allowed = key_mask, key_mask[:, None, None, :]
-            v = torch.where(key_mask[:, None, :, None], v, 0)  # for the convolution
+        v = hide(v, key_mask)  # for the convolution
 
         segment, count = self.segments(live)
         alive = (count > 0)[:, None, None, :]  # landmarks: fewer than R when there are fewer tokens

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import head_groups, works_in_pieces
+from cosformer.ops.dense import hide
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
 from cosformer.ops.masked_softmax import merge_parts, partial_attention
 
@@ -69,9 +70,8 @@ class Reformer(Attention):
         self.check(q, k, v, key_mask)
         bucket = self.hash(q)
         if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            q, v = torch.where(keep, q, 0), torch.where(keep, v, 0)
-            bucket = bucket.masked_fill(~keep.squeeze(-1), self.num_buckets)
+            q, v = hide(q, key_mask), hide(v, key_mask)
+            bucket = bucket.masked_fill(~key_mask[:, None], self.num_buckets)
         if not works_in_pieces(q):
             return self.attend(q, v, bucket)
         out = v.new_empty(v.shape)

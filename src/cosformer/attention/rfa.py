@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.feature_maps import FeatureMap, check_state, widen
-from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
-from cosformer.ops.checks import without_autocast
+from cosformer.attention.feature_maps import FeatureMap, widen
+from cosformer.ops.checks import check_state
+from cosformer.ops.dense import hide
 from cosformer.ops.gated import gated_attention
 from cosformer.ops.state import LinearState
 
@@ -113,10 +113,10 @@ class GatedRandomFeatures(RandomFeatures):
 
     eps = 1e-12  # small gates make small sums; their ratio is as good as that of large ones
 
-    def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, **options: Any) -> None:
-        super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal, **options)
-        self.gate_weight = nn.Parameter(torch.empty(num_heads, head_dim, 1))
-        self.gate_bias = nn.Parameter(torch.empty(num_heads, 1))
+    def __init__(self, *, seed: int = 0, **options: Any) -> None:  # a model looks for `seed` to give each layer its own
+        super().__init__(seed=seed, **options)
+        self.gate_weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim, 1))
+        self.gate_bias = nn.Parameter(torch.empty(self.num_heads, 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -125,33 +125,30 @@ class GatedRandomFeatures(RandomFeatures):
         nn.init.uniform_(self.gate_weight, -bound, bound)
         nn.init.zeros_(self.gate_bias)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """q, k [B,H,N,D], v [B,H,N,E], key_mask bool [B,N] -> [B,H,N,E]."""
-        self.check(q, k, v, key_mask)
-        with without_autocast(q.device):
-            if not self.training and works_in_pieces(q, k):
-                return attend_in_pieces(self._extend, q, k, v, key_mask, causal=True)
-            return self._gated(q, k, v, None, key_mask, fresh=self.training)[0]
-
     sharded = Attention.sharded  # the gates of one piece weaken the sums of those before: no plain sum
 
-    def _extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: LinearState | None,
+        key_mask: Tensor | None,
+        *,
+        first: int,
+        fresh: bool,
+        return_state: bool = False,
     ) -> tuple[Tensor, LinearState]:
-        return self._gated(q, k, v, state, key_mask, fresh=False)
-
-    def _gated(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, fresh: bool
-    ) -> tuple[Tensor, LinearState]:
-        fq, fk = self.features(q, k, first=0, fresh=fresh)
+        """The gated sums; they come with a state, wanted or not."""
+        fq, fk = self.features(q, k, first=first, fresh=fresh)
         if state is not None:
-            check_state(state, fk, v)
+            check_state(state, fk, v, fk.shape[3], 0)
         logit = (k.to(fk.dtype) @ self.gate_weight.to(fk.dtype)).squeeze(-1) + self.gate_bias.to(fk.dtype)
         log_keep, write = F.logsigmoid(logit), logit.neg().sigmoid()  # log g and 1 - g, each without cancellation
         if key_mask is not None:
             log_keep = log_keep.masked_fill(~key_mask[:, None], 0)
             write = write.masked_fill(~key_mask[:, None], 0)
-            fk = fk.masked_fill(~key_mask[:, None, :, None], 0)
+            fk = hide(fk, key_mask)
         out, state = gated_attention(
             fq, fk * write[..., None], v.to(fq.dtype), log_keep, state, normaliser=self.normaliser, eps=self.eps
         )

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.feature_maps import check_state, elu_plus_one
-from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
+from cosformer.attention.feature_maps import FeatureMap, elu_plus_one
 from cosformer.ops.operator import linear_attention
 from cosformer.ops.state import LinearState
 
@@ -13,7 +12,7 @@ BASE = 10_000.0  # wavelengths run from 2 pi to 2 pi BASE positions
 EPS = 1e-6
 
 
-class RotaryLinear(Attention):
+class RotaryLinear(FeatureMap):
     """``o_m = sum_n (R_m phi(q_m)).(R_n phi(k_n)) v_n / (sum_n phi(q_m).phi(k_n) + 1e-6)``, phi(x) = elu(x) + 1.
 
     Su et al. 2021. R_p turns the channels (2i, 2i+1) by the angle ``p 10000^(-2i/D)``. Only the numerator is turned, so
@@ -27,27 +26,22 @@ class RotaryLinear(Attention):
         if head_dim % 2:
             raise ValueError(f"head_dim={head_dim}; rotary positions turn pairs of channels, so it must be even")
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
-        self.check(q, k, v, key_mask)
-        if works_in_pieces(q, k):
-            return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
-        return self._extend(q, k, v, None, key_mask, 0)[0]
+    sharded = Attention.sharded  # numerator and denominator are sums of different keys
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: LinearState | None,
+        key_mask: Tensor | None,
+        *,
+        first: int,
+        fresh: bool,
+        return_state: bool = False,
     ) -> tuple[Tensor, LinearState]:
-        """The next n tokens after ``state``: sums of turned keys with values, and of the keys as they are."""
-        first = 0 if state is None else state.seen
-        self.check_extend(q, k, v, key_mask, first)
-        return self._extend(q, k, v, state, key_mask, first)
-
-    def _extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, key_mask: Tensor | None, first: int
-    ) -> tuple[Tensor, LinearState]:
+        """The state holds sums of turned keys with values, and of the keys as they are."""
         fq, fk = elu_plus_one(q), elu_plus_one(k)
-        if state is not None:
-            check_state(state, fk, v)
         sums = LinearState(state.z[..., None], state.z, state.position, 0) if state is not None else None
         settings = {"causal": self.causal, "key_mask": key_mask, "return_state": True, "normaliser": "none"}
         values = v.to(fq.dtype)

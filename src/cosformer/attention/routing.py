@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows, take_rows
 
 
@@ -69,8 +70,7 @@ class Routing(Attention):
         q, k = (F.layer_norm(x, (self.head_dim,)) for x in (q, k))
         live_q, live_k = (x.new_ones(x.shape[0], x.shape[2], dtype=torch.bool) for x in (q, k))
         if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v, live_k = torch.where(keep, k, 0), torch.where(keep, v, 0), key_mask
+            k, v, live_k = hide(k, key_mask), hide(v, key_mask), key_mask
             live_q = key_mask if q.shape[2] == k.shape[2] else live_q
 
         near_q, near_k = self.nearness(q), self.nearness(k)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.dense import hide
 from cosformer.ops.masked_softmax import masked_softmax
 
 
@@ -60,9 +61,7 @@ class Sinkhorn(Attention):
         self.check(q, k, v, key_mask)
         batch, _, n, _ = q.shape
         live = q.new_ones(batch, n, dtype=torch.bool) if key_mask is None else key_mask
-        if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v = torch.where(keep, k, 0), torch.where(keep, v, 0)
+        k, v = hide(k, key_mask), hide(v, key_mask)
         missing = -n % self.block
         q, k, v = (F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B,H,U,block,.]
         live = F.pad(live, (0, missing)).view(batch, 1, -1, self.block)  # [B,1,U,block]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.dense import hide
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
 from cosformer.ops.masked_softmax import merge_parts, partial_attention
 
@@ -59,8 +60,7 @@ class Smyrf(Attention):
         n, s, size = q.shape[2], k.shape[2], self.cluster_size
         live_q, live_k = (x.new_ones(x.shape[0], x.shape[2], dtype=torch.bool) for x in (q, k))
         if key_mask is not None:
-            keep = key_mask[:, None, :, None]
-            k, v, live_k = torch.where(keep, k, 0), torch.where(keep, v, 0), key_mask
+            k, v, live_k = hide(k, key_mask), hide(v, key_mask), key_mask
             live_q = key_mask if n == s else live_q
 
         most = -(-max(n, s) // size)  # clusters, for the longest sequence of the batch

@@ -24,12 +24,7 @@ class Sparse(Attention):
     """
 
     traits = Traits(
-        paper="Child et al. 2019",
-        time="N^1.5 D",
-        memory="N^1.5",
-        causal=True,
-        cross=False,
-        streaming=False,
+        paper="Child et al. 2019", time="N^1.5 D", memory="N^1.5", causal=True, cross=False, streaming=False
     )
 
     def __init__(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.ops.dense import hide
 from cosformer.ops.masked_softmax import masked_softmax
 
 KINDS = ("dense", "random", "factorised_dense", "factorised_random")
@@ -22,14 +23,7 @@ class Synthesizer(Attention):
     The paper's dense kinds read the layer's input; a mechanism of this library sees its linear image q.
     """
 
-    traits = Traits(
-        paper="Tay et al. 2021",
-        time="N^2 D",
-        memory="N^2",
-        causal=True,
-        cross=True,
-        streaming=False,
-    )
+    traits = Traits(paper="Tay et al. 2021", time="N^2 D", memory="N^2", causal=True, cross=True, streaming=False)
 
     def __init__(
         self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, kind: str = "dense", rank: int | None = None
@@ -69,9 +63,8 @@ class Synthesizer(Attention):
             allowed = allowed.tril()
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :]
-            v = v.masked_fill(~key_mask[:, None, :, None], 0)
         weights = masked_softmax(self.logits(q, s), allowed)
-        return weights.to(v.dtype) @ v
+        return weights.to(v.dtype) @ hide(v, key_mask)
 
     def logits(self, q: Tensor, s: int) -> Tensor:
         """Logits of q [B,H,N,D] for s key positions: [B or 1, H, N, s]."""

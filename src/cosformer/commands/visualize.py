@@ -81,7 +81,7 @@ def watched(model: Any, ids: list[int]) -> "list[np.ndarray]":
     """For each layer the weights [H,N,N]."""
     import torch
 
-    from cosformer.hf.weights import model_weights
+    from cosformer.models.attention_weights import model_weights
 
     return [w[0].float().cpu().numpy() for w in model_weights(model, torch.tensor([ids]))]
 

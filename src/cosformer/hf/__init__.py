@@ -8,12 +8,15 @@ from cosformer.hf.convert import convert, register_configs
 from cosformer.hf.guard import guard_stock_models
 from cosformer.hf.linearized import LEARNED, learned_forward
 from cosformer.models.causal_lm import CosformerForCausalLM
-from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
+from cosformer.models.classification import (
+    CosformerForImageClassification,
+    CosformerForMultipleChoice,
+    CosformerForPairClassification,
+    CosformerForSequenceClassification,
+)
 from cosformer.models.config import AUTO_CLASSES, CosformerConfig
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
-from cosformer.models.image_classification import CosformerForImageClassification
 from cosformer.models.masked_lm import CosformerForMaskedLM
-from cosformer.models.multiple_choice import CosformerForMultipleChoice
 from cosformer.models.state_cache import StateCache
 from cosformer.models.token_classification import CosformerForQuestionAnswering, CosformerForTokenClassification
 from cosformer.models.transformer import CosformerModel

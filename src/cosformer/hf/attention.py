@@ -72,7 +72,7 @@ def cosformer_forward(
         out = cosformer_attention(
             query, key, value, causal=causal, max_len=max_len, q_offset=offset, key_mask=attention_mask
         )
-    _remember(module, query, offset if causal else None)
+    _previous.call = (_identify(module, query), offset) if causal else None
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -186,8 +186,8 @@ def _cross_offset(module: nn.Module, query: Tensor, key: Tensor) -> int:
     layer, which always runs just before.
     """
     before = getattr(_previous, "call", None)
-    if before is not None and before[:3] == (id(getattr(module, "config", None)), _layer(module), query.shape[2]):
-        return before[3]
+    if before is not None and before[0] == _identify(module, query):
+        return before[1]
     if query.shape[2] == 1 and key.shape[2] > 1:
         raise ValueError(
             f"{type(module).__name__} attends with one query whose position is not known; cosformer attention needs it"
@@ -195,13 +195,9 @@ def _cross_offset(module: nn.Module, query: Tensor, key: Tensor) -> int:
     return 0
 
 
-def _remember(module: nn.Module, query: Tensor, offset: int | None) -> None:
-    config = id(getattr(module, "config", None))
-    _previous.call = None if offset is None else (config, _layer(module), query.shape[2], offset)
-
-
-def _layer(module: nn.Module) -> Any:
-    return getattr(module, "layer_idx", None)
+def _identify(module: nn.Module, query: Tensor) -> tuple[Any, ...]:
+    """The layer and the number of its queries: self-attention and cross-attention of a layer have them in common."""
+    return id(getattr(module, "config", None)), getattr(module, "layer_idx", None), query.shape[2]
 
 
 def refuse_arguments(kwargs: dict[str, Any]) -> None:

@@ -68,8 +68,8 @@ class ConvertedConfig:
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As transformers' own, with a file that leads ``trust_remote_code=True`` to this package."""
-        stock = _stock_models(self.model_type.removeprefix(PREFIX))  # pyright: ignore[reportAttributeAccessIssue]
-        models = {auto: f"Cosformer{made.__name__}" for auto, made in stock.items()}
+        stock = CONFIG_MAPPING[self.model_type.removeprefix(PREFIX)]  # pyright: ignore[reportAttributeAccessIssue]
+        models = {auto: f"Cosformer{made.__name__}" for auto, made in _models_of(stock).items()}
         write_auto_map(self, save_directory, __name__, type(self).__name__, models)
         super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -146,18 +146,18 @@ def register_configs() -> None:
 @cache
 def register_models(model_type: str) -> None:
     """Let the Auto classes build every form of ``cosformer_<model_type>`` that the stock model has."""
-    for auto, stock in _stock_models(model_type).items():
+    for auto, stock in _models_of(CONFIG_MAPPING[model_type]).items():
         made = converted_model(stock, model_type)
         getattr(transformers, auto).register(converted_config(model_type), made, exist_ok=True)
 
 
-def _stock_models(model_type: str) -> dict[str, type]:
-    """Auto class -> the stock model that it builds."""
+def _models_of(config_class: type) -> dict[str, type]:
+    """Auto class -> the model that it builds from such a config."""
     found = {}
     for auto in _AUTO:
-        stock = getattr(transformers, auto)._model_mapping.get(CONFIG_MAPPING[model_type], None)
-        if stock is not None:
-            found[auto] = stock[0] if isinstance(stock, tuple | list) else stock
+        made = getattr(transformers, auto)._model_mapping.get(config_class, None)
+        if made is not None:
+            found[auto] = made[0] if isinstance(made, tuple | list) else made
     return found
 
 
@@ -193,9 +193,8 @@ def write_checkpoint(
 ) -> list[str]:
     """The model with a card, and beside it what else lies in ``source``; returns a line on each."""
     out.mkdir(parents=True, exist_ok=True)
-    model_card(title, body, _auto_name(model), tag, **card).save(
-        out / "README.md"
-    )  # before saving: a README that is there stays
+    # before the model is saved: a README that is there stays
+    model_card(title, body, _auto_name(model), tag, **card).save(out / "README.md")
     model.save_pretrained(out)
     return [_copy_tokenizer(source, out), *_copy_sentence_files(Path(source), out)]
 
@@ -268,12 +267,9 @@ def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     import cosformer.hf  # noqa: F401  (our own classes are found through the Auto classes)
 
     name = (config.architectures or [None])[0]
-    for auto in (getattr(transformers, auto) for auto in _AUTO):
-        if type(config) in auto._model_mapping:
-            made = auto._model_mapping[type(config)]
-            made = made[0] if isinstance(made, tuple | list) else made
-            if name in (None, made.__name__):
-                return made
+    for made in _models_of(type(config)).values():
+        if name in (None, made.__name__):
+            return made
     found = getattr(transformers, name or "", None)
     if found is None:
         raise ValueError(f"architecture {name!r} of model type {config.model_type!r} is not known to transformers")
@@ -303,9 +299,5 @@ def _copy_sentence_files(source: Path, out: Path) -> list[str]:
 
 
 def _auto_name(model: PreTrainedModel) -> str:
-    names = [
-        name
-        for name in _AUTO
-        if type(model) is getattr(transformers, name)._model_mapping.get(type(model.config), None)
-    ]
-    return names[0] if names else "AutoModel"
+    models = _models_of(type(model.config))
+    return next((auto for auto, made in models.items() if made is type(model)), "AutoModel")

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from cosformer.hf.attention import NAME
 from cosformer.models.packing import ARGUMENTS, find_bounds
 
-WORKING = "BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, ModernBERT, ViT, CLIP, Wav2Vec2, GPT-2, OPT, Llama, Qwen2, Qwen3"
+WORKING = "it works in BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, ModernBERT, ViT, CLIP, Wav2Vec2, GPT-2, OPT, Llama, Qwen2, Qwen3"
 WORKING += ", Mistral (without window), Gemma, Phi-3, GPT-NeoX, BART, Whisper"
 # transformers' own test of the source says yes to these: they have no attention at all
 _WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"}
@@ -42,20 +42,16 @@ def _check_model(model: PreTrainedModel) -> None:
     kind = model.config.model_type
     if kind in _WITHOUT_ATTENTION:
         raise ValueError(
-            f"attn_implementation='cosformer': {type(model).__name__} has no attention to replace; {_works()}"
+            f"attn_implementation='cosformer': {type(model).__name__} has no attention to replace; {WORKING}"
         )
     stock = next(c for c in type(model).__mro__ if c.__module__.startswith("transformers."))
     if not stock._can_set_attn_implementation():
         raise ValueError(
             f"attn_implementation='cosformer': the attention of {type(model).__name__} does not go through transformers'"
-            f" attention interface, so it cannot be replaced; {_works()}"
+            f" attention interface, so it cannot be replaced; {WORKING}"
         )
     if not any(hook is _find_packing for hook in model._forward_pre_hooks.values()):
         model.register_forward_pre_hook(_find_packing, with_kwargs=True)
-
-
-def _works() -> str:
-    return f"it works in {WORKING}"
 
 
 def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

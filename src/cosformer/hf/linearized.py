@@ -7,7 +7,7 @@ What ``attn_implementation="cosformer_learned"`` calls. Which layers there are a
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from cosformer.attention.softmax import Softmax
 from cosformer.hf.attention import check_mask, mention_dropout, refuse_arguments
 from cosformer.hf.learned_map import LearnedMap
 from cosformer.hf.windowed_map import WindowedMap
+from cosformer.models.attention_weights import replaced_function
 
 LEARNED = "cosformer_learned"
 MECHANISM = "mechanism"  # the submodule of a stock attention module
@@ -131,8 +132,7 @@ def learned_forward(
     return out.transpose(1, 2).contiguous(), None
 
 
-@dataclass(frozen=True)
-class FoundLayer:
+class FoundLayer(NamedTuple):
     """An attention module that calls transformers' attention interface, and what it hands over."""
 
     name: str
@@ -162,25 +162,14 @@ def find_layers(model: PreTrainedModel) -> list[FoundLayer]:
         found.append(FoundLayer(names[module], query.shape[1], key.shape[1], query.shape[-1], causal))
         return inner(module, query, key, value, *args, **kwargs)
 
-    own = str(model.config._attn_implementation)
-    model.set_attn_implementation("sdpa")
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = watch
-    try:
+    with replaced_function(model, "sdpa", watch):
         model.eval()(input_ids=torch.zeros(1, 4, dtype=torch.long, device=model.device))
-    finally:
-        del ALL_ATTENTION_FUNCTIONS["sdpa"]
-        model.set_attn_implementation(own)
     if not found:
         raise ValueError(
             f"{type(model).__name__} does not use transformers' attention interface; it cannot be linearized"
         )
-    first = found[0]
-    for other in found[1:]:
-        if (other.num_heads, other.num_key_heads, other.head_dim, other.causal) != (
-            first.num_heads,
-            first.num_key_heads,
-            first.head_dim,
-            first.causal,
-        ):
+    first, *others = found
+    for other in others:
+        if other[1:] != first[1:]:
             raise ValueError(f"{first.name} and {other.name} have attentions of different sizes; this is not supported")
     return found

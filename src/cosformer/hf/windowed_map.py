@@ -86,11 +86,12 @@ class WindowedMap(LearnedMap):
         with without_autocast(q.device):
             inner: Any = self.inner  # a FeatureMap, as the constructor saw to
             n, window = q.shape[2], self.window
-            past = self._nothing(k, v) if state is None else (state.k, state.v, state.key_mask)
             new = torch.ones(len(k), n, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
-            keys, values, mask = (
-                torch.cat([a, b], dim=dim) for a, b, dim in zip(past, (k, v, new), (2, 2, 1), strict=True)
-            )
+            if state is None:  # a window of nothing that may be attended
+                keys, values, mask = F.pad(k, (0, 0, window, 0)), F.pad(v, (0, 0, window, 0)), F.pad(new, (window, 0))
+            else:
+                keys, values = torch.cat([state.k, k], 2), torch.cat([state.v, v], 2)
+                mask = torch.cat([state.key_mask, new], 1)
             fq, fk, fv = self._features(q, keys[:, :, :n], values[:, :, :n])  # as a token comes, one leaves the window
             fq, fk = inner.features(fq, fk, first=0, fresh=False)
             far, sums = linear_attention(
@@ -109,15 +110,6 @@ class WindowedMap(LearnedMap):
             out = total[..., :-1] / total[..., -1:].clamp_min(1e-6)
             last = (keys[:, :, n:].clone(), values[:, :, n:].clone(), mask[:, n:].clone())
             return out.to(v.dtype), WindowState(sums, *last)
-
-    def _nothing(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rows, heads = k.shape[:2]
-        mask = torch.zeros(rows, self.window, dtype=torch.bool, device=k.device)
-        return (
-            k.new_zeros(rows, heads, self.window, k.shape[3]),
-            v.new_zeros(rows, heads, self.window, v.shape[3]),
-            mask,
-        )
 
     def _wide(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Of the shape that the inner mechanism checks."""

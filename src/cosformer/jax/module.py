@@ -66,16 +66,8 @@ class CosformerAttention(nn.Module):
         if self.decode:
             out = self._extend(q, k, v, key_mask, segment_ids)
         else:
-            out = cosformer_attention(
-                q,
-                k,
-                v,
-                causal=self.causal,
-                max_len=self.max_len,
-                key_mask=key_mask,
-                segment_ids=segment_ids,
-                eps=self.eps,
-            )
+            settings = {"causal": self.causal, "max_len": self.max_len, "eps": self.eps}
+            out = cosformer_attention(q, k, v, key_mask=key_mask, segment_ids=segment_ids, **settings)
         out_features = self.out_features or inputs_q.shape[-1]
         return nn.DenseGeneral(out_features, axis=(-2, -1), name="out", **options)(jnp.swapaxes(out, 1, 2))
 

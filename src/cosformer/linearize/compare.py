@@ -102,16 +102,13 @@ def compare_models(
             scores |= {f"cache MB at {n}": cache_megabytes(model, n) for n in (1024, 8192, 65536)}
             found = {"model": name, "scores": scores}
             if continue_after:
-                found["text"] = {
-                    "after": continue_after,
-                    "goes on": continuation(model, tokenizer, ids[:continue_after]),
-                }
+                goes_on = continuation(model, tokenizer, ids[:continue_after])
+                found["text"] = {"after": continue_after, "goes on": goes_on}
             yield found
             continue
+        filled = [line for line in words.splitlines() if line.strip()]
         with precision(dtype):
-            vectors = embeddings(
-                model, tokenizer, [line for line in words.splitlines() if line.strip()][:lines], length
-            )
+            vectors = embeddings(model, tokenizer, filled[:lines], length)
         target = vectors if target is None else target
         yield {"model": name, "scores": compare_embeddings(target, vectors)}
 

@@ -1,4 +1,4 @@
-"""How near a linearized model is to its teacher, on rows of text."""
+"""How near a linearized model is to its teacher, on rows of text; and the card that says so."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cosformer._version import __version__
+from cosformer.hf.linearized import LearnedAttention
 from cosformer.linearize.repair import as_teacher, mean_state
 from cosformer.linearize.transfer import no_cache
 
@@ -48,3 +50,24 @@ def measure(model: Any, ids: Tensor, mask: Tensor) -> dict[str, float]:
             teacher = perplexity(model, ids)
         return {"perplexity": perplexity(model, ids), "teacher's perplexity": teacher}
     return {"cosine to the teacher": similarity(model, ids, mask)}
+
+
+def card(record: dict[str, Any], plan: LearnedAttention) -> str:
+    """What was done and what was measured, as the markdown of a model card."""
+    settings, kept = record["settings"], plan.kept
+    linear = len(plan.layers) - len(kept)
+    done = [
+        f"Linearized with cosformer {__version__} (`cosformer linearize`): {linear} of {len(plan.layers)} attention layers run"
+        f" `{plan.attention}` on {plan.features} learned features a head; softmax stays in {', '.join(kept) or 'none'}.",
+        f"Longest sequence: {plan.max_len} tokens.",
+        f"Transfer: {settings['transfer_tokens']:,} tokens in rows of {settings['length']}, each layer's maps taught its softmax"
+        " attention's output.",
+        f"Repair: {settings['repair_tokens']:,} tokens, LoRA of rank {settings['rank']} on the attention's projections and the"
+        f" maps, against the {settings['against']}; merged into the weights.",
+    ]
+    names = list(dict.fromkeys(name for scores in record["measured"].values() for name in scores))
+    table = [f"| stage | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for stage, scores in record["measured"].items():
+        table.append(f"| {stage} | {' | '.join(f'{scores[name]:.4g}' for name in names)} |")
+    held_out = f"Measured on {settings['held_out']} rows of the text that were held out:"
+    return "\n\n".join(["\n".join(f"* {line}" for line in done), held_out, "\n".join(table)])

@@ -24,8 +24,7 @@ from cosformer.hf.linearized import (
     replaced_mechanisms,
 )
 from cosformer.linearize import parallel
-from cosformer.linearize.card import card
-from cosformer.linearize.measure import measure, precision
+from cosformer.linearize.measure import card, measure, precision
 from cosformer.linearize.progress import Bar, Progress
 from cosformer.linearize.repair import add_adapters, merge_adapters, repair_loss
 from cosformer.linearize.settings import Settings, kept_layers

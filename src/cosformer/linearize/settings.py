@@ -34,19 +34,11 @@ class Settings:
         for name, known in (("attention", ATTENTIONS), ("against", GOALS), ("dtype", DTYPES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(known)}")
-        for name, least in (
-            ("length", 2),
-            ("batch", 1),
-            ("rank", 1),
-            ("transfer_steps", 1),
-            ("held_out", 1),
-            ("window", 0),
-        ):
+        limits = {"length": 2, "batch": 1, "rank": 1, "transfer_steps": 1, "held_out": 1, "window": 0}
+        limits |= dict.fromkeys(("transfer_tokens", "repair_tokens", "transfer_rate", "repair_rate"), 0)
+        for name, least in limits.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least {least}")
-        for name in ("transfer_tokens", "repair_tokens", "transfer_rate", "repair_rate"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}; it must be at least 0")
 
 
 def kept_layers(keep: str, layers: list[str], losses: list[float]) -> list[str]:

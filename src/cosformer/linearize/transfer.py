@@ -54,11 +54,9 @@ def relative_error(out: Tensor, target: Tensor, key_mask: Tensor | None) -> Tens
 def schedule(update: int, updates: int) -> float:
     """The learning rate's factor: a short warm-up, then half a cosine down to zero."""
     warm = max(1, updates // 20)
-    return (
-        (update + 1) / warm
-        if update < warm
-        else 0.5 * (1 + math.cos(math.pi * (update - warm) / max(1, updates - warm)))
-    )
+    if update < warm:
+        return (update + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (update - warm) / max(1, updates - warm)))
 
 
 def transfer_update(

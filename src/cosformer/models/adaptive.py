@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-IGNORE = -100
+from cosformer.models.config import IGNORE
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -1,11 +1,23 @@
 """The attention matrices of a model on given input: every mechanism is linear in v, so the identity brings them out."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.nn.multihead import MultiHead
+
+
+def model_weights(model: PreTrainedModel, input_ids: Tensor) -> list[Tensor]:
+    """``input_ids [B,N]`` -> for each layer the weights ``[B,H,N,N]``, of our models and of stock ones."""
+    if isinstance(model, CosformerPreTrainedModel):
+        return attention_weights(model, input_ids)
+    return _stock_weights(model, input_ids)
 
 
 @torch.no_grad()
@@ -35,3 +47,44 @@ def attention_weights(model: nn.Module, input_ids: Tensor, attention_mask: Tenso
             hook.remove()
         model.train(training)
     return found
+
+
+@torch.no_grad()
+def _stock_weights(model: PreTrainedModel, input_ids: Tensor) -> list[Tensor]:
+    """The model's own attention function, or ours, is called once more with the identity for v."""
+    found: list[Tensor] = []
+    own = str(model.config._attn_implementation)
+    # eager attention is not looked up in the table; sdpa is the same mathematics
+    name = "sdpa" if own == "eager" else own
+    inner = ALL_ATTENTION_FUNCTIONS[name]
+
+    def watch(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        s = key.shape[2]
+        identity = torch.eye(s, dtype=value.dtype, device=value.device).expand(*key.shape[:2], s, s)
+        weights, _ = inner(module, query, key, identity, *args, **kwargs)
+        found.append(weights.transpose(1, 2))  # [B,N,H,S]
+        return inner(module, query, key, value, *args, **kwargs)
+
+    training = model.training
+    model.eval()
+    try:
+        with replaced_function(model, name, watch):
+            model.base_model(input_ids=input_ids, use_cache=False)
+    finally:
+        model.train(training)
+    if not found:
+        raise ValueError(f"{type(model).__name__} does not use transformers' attention interface; it cannot be watched")
+    return found
+
+
+@contextmanager
+def replaced_function(model: PreTrainedModel, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Inside, a stock model runs attention ``name``, and that is this function."""
+    own = str(model.config._attn_implementation)
+    model.set_attn_implementation(name)
+    ALL_ATTENTION_FUNCTIONS[name] = function
+    try:
+        yield
+    finally:
+        del ALL_ATTENTION_FUNCTIONS[name]
+        model.set_attn_implementation(own)

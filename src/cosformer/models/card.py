@@ -5,10 +5,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-import cosformer
-from cosformer.models import config as configuration
-
-AUTO_CLASSES = {model: auto for auto, model in configuration.AUTO_CLASSES.items()}
+from cosformer._version import __version__
+from cosformer.models.config import AUTO_CLASSES
 
 UNSTATED = "Data, training and evaluation: not stated. Fill this in before sharing the model."
 
@@ -56,8 +54,9 @@ def write_card(directory: Path, model_class: str, config: Any, parameters: int) 
         "longest sequence": config.max_position_embeddings,
         "vocabulary": config.vocab_size,
         "parameters": f"{parameters:,}",
-        "saved with": f"cosformer {cosformer.__version__}",
+        "saved with": f"cosformer {__version__}",
     }
     table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
     title = f"A {kind} transformer with {attention} attention"
-    model_card(title, table, AUTO_CLASSES.get(model_class, "AutoModel"), "linear-attention").save(path)
+    auto_class = next((auto for auto, made in AUTO_CLASSES.items() if made == model_class), "AutoModel")
+    model_card(title, table, auto_class, "linear-attention").save(path)

@@ -10,11 +10,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models import packing, sharding
-from cosformer.models.adaptive import IGNORE, AdaptiveEmbedding, AdaptiveSoftmax
-from cosformer.models.config import CosformerConfig
-from cosformer.models.generation import StateGeneration
+from cosformer.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from cosformer.models.config import IGNORE, CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
-from cosformer.models.state_cache import StateCache
+from cosformer.models.state_cache import StateCache, StateGeneration
 from cosformer.models.transformer import CosformerModel
 
 
@@ -69,24 +68,17 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
             targets = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
             if attention_mask is None or bool(attention_mask.all()):
                 bounds = packing.find_bounds(kwargs, position_ids, *labels.shape)
-                targets = targets if bounds is None else packing.without_crossings(targets, bounds, IGNORE)
+                targets = targets if bounds is None else packing.without_crossings(targets, bounds)
         body = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **kwargs,
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, past_key_values, use_cache, **kwargs
         )
         hidden = body.last_hidden_state
         loss = logits = None
         if group is not None:
             if targets is None and labels is not None:
-                targets = sharding.shifted(group, labels, kwargs.get("cu_seq_lens_q"), IGNORE)
+                targets = sharding.shifted(group, labels, kwargs.get("cu_seq_lens_q"))
             if targets is not None and kwargs.get("num_items_in_batch") is None:
-                kwargs["num_items_in_batch"] = sharding.count_labels(group, targets, IGNORE)
+                kwargs["num_items_in_batch"] = sharding.count_labels(group, targets)
         if isinstance(self.lm_head, AdaptiveSoftmax):
             words = self.model.embeddings.tokens
             assert isinstance(words, AdaptiveEmbedding)

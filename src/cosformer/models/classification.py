@@ -1,36 +1,86 @@
-"""Classification of a sequence, and of a pair of documents by a dual encoder."""
+"""One vector of a sequence, and scores of it: classes of a sequence, a pair, an image; the best of several continuations."""
 
-from typing import Any
+import itertools
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from transformers.modeling_outputs import SequenceClassifierOutput
+from torch import Tensor, nn
+from transformers.modeling_outputs import ImageClassifierOutput, MultipleChoiceModelOutput, SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models import sharding
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import with_cls
-from cosformer.models.pooling import POOL, Classifier
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
+from cosformer.nn.feed_forward import activation
 
 
-def pooled(config: CosformerConfig, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """One vector per sequence, ``[B,C]``, as ``config.pooling`` says."""
-    mask = None if attention_mask is None else attention_mask.to(hidden.device) != 0
-    return POOL[config.pooling](hidden, with_cls(mask) if config.cls_token else mask)
+def first(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """[B,N,C] -> [B,C]: the first position, or the first unmasked one under left padding."""
+    if mask is None:
+        return hidden[:, 0]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.to(torch.int8).argmax(dim=1)]
 
 
-class CosformerForSequenceClassification(CosformerPreTrainedModel):
-    """The transformer, one pooled vector, and class scores."""
+def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """[B,N,C] -> [B,C]: the mean of the unmasked positions; zeros if there is none."""
+    if mask is None:
+        return hidden.mean(1)
+    weights = mask.to(hidden.dtype).unsqueeze(-1)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
-    def __init__(self, config: CosformerConfig) -> None:
+
+def mean_all(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """[B,N,C] -> [B,C]: the mean of all positions, padding included, as Long Range Arena does."""
+    return hidden.mean(1)
+
+
+POOL: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"first": first, "mean": mean, "mean_all": mean_all}
+
+
+class Classifier(nn.Module):
+    """Dropout, linear and activation for each hidden size, then dropout and a linear to the ``outputs`` (num_labels) scores."""
+
+    def __init__(self, config: CosformerConfig, in_size: int, outputs: int | None = None) -> None:
+        super().__init__()
+        sizes = [config.hidden_size] if config.classifier_sizes is None else config.classifier_sizes
+        widths = [in_size, *sizes]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.scores = nn.Linear(widths[-1], outputs or config.num_labels or 2)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.act = activation(config.classifier_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,in_size] -> [B,num_labels]"""
+        for layer in self.hidden:
+            x = self.act(layer(self.dropout(x)))
+        return self.scores(self.dropout(x))
+
+
+class PooledModel(CosformerPreTrainedModel):
+    """The transformer, one pooled vector of a sequence, and scores of ``vectors`` of them: what the heads here share."""
+
+    def __init__(self, config: CosformerConfig, *, vectors: int = 1, outputs: int | None = None) -> None:
         super().__init__(config)
-        refuse_first_of_decoder(config)
+        if config.is_decoder and config.pooling == "first":
+            raise ValueError(
+                "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or is_decoder=False"
+            )
         self.model = CosformerModel(config)
-        self.classifier = Classifier(config, config.hidden_size)
+        self.classifier = Classifier(config, vectors * config.hidden_size, outputs)
         self.post_init()
+
+    def pooled(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """One vector per sequence, ``[B,C]``, as ``config.pooling`` says."""
+        mask = None if attention_mask is None else attention_mask.to(hidden.device) != 0
+        return POOL[self.config.pooling](hidden, with_cls(mask) if self.config.cls_token else mask)
+
+
+class CosformerForSequenceClassification(PooledModel):
+    """The transformer, one pooled vector, and class scores."""
 
     @can_return_tuple
     def forward(
@@ -46,30 +96,20 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
         """``labels``: class numbers ``[B]``, or numbers to regress to, or ``[B,num_labels]`` of several true classes."""
         sharding.refuse(self, kwargs)
         body = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            use_cache=False,
-            **kwargs,
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, use_cache=False, **kwargs
         )
-        logits = self.classifier(pooled(self.config, body.last_hidden_state, attention_mask))
+        logits = self.classifier(self.pooled(body.last_hidden_state, attention_mask))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)
 
 
-class CosformerForPairClassification(CosformerPreTrainedModel):
+class CosformerForPairClassification(PooledModel):
     """Two documents through one shared encoder; their vectors a, b meet in the classifier as ``config.pairing`` says."""
 
     def __init__(self, config: CosformerConfig) -> None:
-        super().__init__(config)
-        refuse_first_of_decoder(config)
-        self.model = CosformerModel(config)
-        self.classifier = Classifier(config, config.hidden_size * (4 if config.pairing == "four" else 2))
-        self.post_init()
+        super().__init__(config, vectors=4 if config.pairing == "four" else 2)
 
     @can_return_tuple
     def forward(
@@ -99,12 +139,72 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """One document's vector, ``[B,C]``."""
         body = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-        return pooled(self.config, body.last_hidden_state, attention_mask)
+        return self.pooled(body.last_hidden_state, attention_mask)
 
 
-def refuse_first_of_decoder(config: CosformerConfig) -> None:
-    """Raise where the pooled position cannot have seen the sequence."""
-    if config.is_decoder and config.pooling == "first":
-        raise ValueError(
-            "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or is_decoder=False"
+class CosformerForMultipleChoice(PooledModel):
+    """The transformer reads each choice alone, with the question; one score each, and a softmax over the choices."""
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__(config, outputs=1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Everything ``[B, choices, N]``; ``labels [B]`` are the numbers of the right choices."""
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or given.dim() < 3:
+            raise ValueError("multiple choice takes [batch, choices, length]; give input_ids or inputs_embeds")
+        sharding.refuse(self, kwargs)
+        rows = [
+            None if x is None else x.flatten(0, 1)
+            for x in (input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds)
+        ]
+        body = self.model(*rows, use_cache=False, **kwargs)
+        logits = self.classifier(self.pooled(body.last_hidden_state, rows[1])).view(-1, given.shape[1])
+        loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
+        return MultipleChoiceModelOutput(
+            loss=loss,  # pyright: ignore[reportArgumentType]
+            logits=logits,
+            hidden_states=body.hidden_states,
         )
+
+
+class CosformerForImageClassification(PooledModel):
+    """The transformer over an image's patches, or single pixels, one pooled vector, and class scores."""
+
+    main_input_name = "pixel_values"
+    input_modalities: ClassVar[Any] = ("image",)
+
+    def __init__(self, config: CosformerConfig) -> None:
+        if config.image_size is None or config.image_size % config.patch_size:
+            raise ValueError(
+                f"image_size={config.image_size} and patch_size={config.patch_size}: give an image_size that is a multiple of"
+                " patch_size"
+            )
+        patches = (config.image_size // config.patch_size) ** 2 + config.cls_token
+        if patches > config.max_position_embeddings:
+            raise ValueError(f"{patches} positions exceed max_position_embeddings={config.max_position_embeddings}")
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+    ) -> ImageClassifierOutput:
+        """``pixel_values [B, channels, height, width]``; ``labels`` as for a sequence."""
+        if pixel_values is None:
+            raise ValueError("give pixel_values [batch, channels, height, width]")
+        body = self.model(pixel_values=pixel_values, use_cache=False, **kwargs)
+        logits = self.classifier(self.pooled(body.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)

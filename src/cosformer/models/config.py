@@ -18,6 +18,7 @@ POSITIONS = ("learned", "sinusoidal", "none")
 POOLINGS = ("first", "mean", "mean_all")
 PAIRINGS = ("four", "concat")
 INITIALIZERS = ("normal", "xavier")
+IGNORE = -100  # a label that does not count
 
 # what transformers itself hands to a config besides its fields
 _FRAMEWORK_KEYS = {"num_labels", "name_or_path", "attn_implementation", "experts_implementation", "output_attentions"}

@@ -1,9 +1,12 @@
-"""From token ids to vectors: tokens, positions, token types, and the vector before the sequence."""
+"""From token ids or pixels to vectors: tokens, patches, positions, token types, and the vector before the sequence."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from cosformer.models.adaptive import AdaptiveEmbedding, WordTable
 from cosformer.models.config import CosformerConfig
@@ -53,6 +56,25 @@ class Embeddings(nn.Module):
         return self.dropout(x)
 
 
+class Patches(nn.Module):
+    """Square patches, row by row, each through one linear map; patches of one pixel are pixels."""
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__()
+        size, self.image_size = config.patch_size, config.image_size
+        self.num_channels = config.num_channels
+        self.project = nn.Conv2d(config.num_channels, config.hidden_size, kernel_size=size, stride=size)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[B, channels, height, width] -> [B, patches, C]"""
+        expected = (self.num_channels, self.image_size, self.image_size)
+        if pixels.shape[1:] != expected:
+            raise ValueError(
+                f"pixel_values have shape {tuple(pixels.shape)}; expected [batch, {', '.join(map(str, expected))}]"
+            )
+        return self.project(pixels.to(self.project.weight.dtype)).flatten(2).transpose(1, 2)
+
+
 def sinusoids(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """int ``[..., N]`` -> ``[..., N, size]``: sine and cosine in turn, wavelengths from 2 pi to 20,000 pi."""
     steps = torch.arange(0, size, 2, device=positions.device, dtype=dtype)
@@ -60,14 +82,30 @@ def sinusoids(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :size]
 
 
-def positions_from_mask(attention_mask: Tensor | None, seen: int, length: int, device: torch.device) -> Tensor:
+def build_rotation(config: CosformerConfig) -> nn.Module | None:
+    """A module of (x, position_ids) that returns cos and sin, ``[B or 1, N, head_dim]``; None without rotary positions.
+
+    transformers' own code makes them, so that every scaling of Llama's family has its meaning here.
+    """
+    if config.rotary is None:
+        return None
+    sizes: dict[str, Any] = {"hidden_size": config.hidden_size, "num_attention_heads": config.num_attention_heads}
+    sizes |= {"head_dim": config.head_dim, "max_position_embeddings": config.max_position_embeddings}
+    return LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=dict(config.rotary)))
+
+
+def positions_from_mask(
+    attention_mask: Tensor | None, seen: int, length: int, device: torch.device, before: Tensor | None = None
+) -> Tensor:
     """Positions of the last ``length`` tokens, ``[B or 1, length]``: unmasked tokens are counted, so padding takes none.
 
-    ``attention_mask [B, seen + length]`` covers the tokens seen before; None: nothing is masked.
+    ``attention_mask [B, seen + length]`` covers the tokens seen before; None: nothing is masked. Where it covers the last tokens
+    alone, ``before [B]`` says how many to count in front of them.
     """
     if attention_mask is None:
         return torch.arange(seen, seen + length, device=device).unsqueeze(0)
-    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    first = -1 if before is None else before[:, None] - 1
+    return (attention_mask.long().cumsum(-1) + first).clamp(min=0)[:, -length:]
 
 
 def with_cls(mask: Tensor | None) -> Tensor | None:

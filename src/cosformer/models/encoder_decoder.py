@@ -8,13 +8,10 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from cosformer.models.config import CosformerConfig
-from cosformer.models.generation import StateGeneration
+from cosformer.models.config import IGNORE, CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
-from cosformer.models.state_cache import StateCache
+from cosformer.models.state_cache import StateCache, StateGeneration
 from cosformer.models.transformer import CosformerModel
-
-IGNORED = -100
 
 
 class EncoderDecoder(nn.Module):
@@ -68,9 +65,6 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
     def get_decoder(self) -> CosformerModel:
         return self.model.decoder
 
-    def decoder_body(self) -> CosformerModel:
-        return self.model.decoder
-
     def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
         """As transformers' own. ``labels`` come along where the seq2seq Trainer generates; they are not looked at."""
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
@@ -83,7 +77,7 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
             raise ValueError("labels need decoder_start_token_id and pad_token_id in the config")
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = start
-        return shifted.masked_fill(shifted == IGNORED, pad)
+        return shifted.masked_fill(shifted == IGNORE, pad)
 
     @can_return_tuple
     def forward(

@@ -8,11 +8,9 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models import sharding
-from cosformer.models.config import CosformerConfig
+from cosformer.models.config import IGNORE, CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
-
-IGNORED = -100
 
 
 class MaskedLMHead(nn.Module):
@@ -70,25 +68,18 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")
-        body = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        body = self.model(input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, **kwargs)
         hidden = body.last_hidden_state
         logits = loss = None
         group = kwargs.pop("sequence_group", None)
         if group is not None and labels is not None and kwargs.get("num_items_in_batch") is None:
-            kwargs["num_items_in_batch"] = sharding.count_labels(group, labels, IGNORED)
+            kwargs["num_items_in_batch"] = sharding.count_labels(group, labels)
         if labels is None or not (self.config.sparse_prediction or reduction == "none"):
             logits = self.lm_head(hidden)
             if labels is not None:
                 loss = self._mean(logits, labels, **kwargs)
         else:
-            counted = labels != IGNORED
+            counted = labels != IGNORE
             scores, wanted = self.lm_head(hidden[counted]), labels[counted]
             if reduction == "none":
                 losses = F.cross_entropy(scores.float(), wanted, reduction="none")

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cosformer.models.config import IGNORE
+
 # what transformers' DataCollatorWithFlattening hands over; the longest lengths follow from the bounds
 ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", "max_length_q", "max_length_k")
 
@@ -47,11 +49,14 @@ def positions_of(bounds: Tensor) -> Tensor:
     return torch.cat([torch.arange(end - start, device=bounds.device) for start, end in ends]).unsqueeze(0)
 
 
-def without_crossings(targets: Tensor, bounds: Tensor, ignore: int) -> Tensor:
-    """Next-token targets ``[1,T]`` with none at the end of a sequence: the next one's first token does not follow from it."""
-    last = torch.zeros(targets.shape[1] + 1, dtype=torch.bool, device=targets.device)
+def without_crossings(targets: Tensor, bounds: Tensor, first: int = 0) -> Tensor:
+    """Next-token targets ``[1,T]`` with none at the end of a sequence: the next one's first token does not follow from it.
+
+    ``first``: the place of the first target where the bounds are those of a longer row.
+    """
+    last = torch.zeros(int(bounds[-1]) + 1, dtype=torch.bool, device=targets.device)
     last[bounds] = True
-    return targets.masked_fill(last[1:], ignore)
+    return targets.masked_fill(last[first + 1 : first + 1 + targets.shape[1]], IGNORE)
 
 
 def _bounds_of_positions(position_ids: Tensor) -> Tensor | None:

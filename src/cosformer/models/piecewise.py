@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.models.adaptive import IGNORE
+from cosformer.models.config import IGNORE
 from cosformer.models.state_cache import StateCache
 from cosformer.ops.state import LinearState
 
@@ -115,11 +115,9 @@ def _cut(batch: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
             f"a sequence in pieces takes input_ids, attention_mask and labels, not {', '.join(sorted(unknown))}"
         )
     inputs = {"input_ids": batch["input_ids"][:, part]}
-    return (
-        inputs
-        if "attention_mask" not in batch
-        else inputs | {"attention_mask": batch["attention_mask"][:, : part.stop]}
-    )
+    if "attention_mask" in batch:
+        inputs["attention_mask"] = batch["attention_mask"][:, : part.stop]
+    return inputs
 
 
 def _targets(batch: dict[str, Tensor]) -> Tensor:

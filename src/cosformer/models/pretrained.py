@@ -84,14 +84,14 @@ class CosformerPreTrainedModel(PreTrainedModel):
         A Llama, Mistral, Qwen2 or Qwen3 checkpoint loads under our names, with softmax unless ``attention`` or
         another field of the config is given.
         """
-        from cosformer.models import foreign  # it knows the config, which knows nothing of it
+        from cosformer.models import llama  # it knows the config, which knows nothing of it
 
         where: Any = pretrained_model_name_or_path
         own = where is not None  # else everything is given: config and state_dict
         if own and not isinstance(config, PreTrainedConfig):
             saved, _ = CosformerConfig.get_config_dict(where if config is None else config)
-            if saved.get("model_type") in foreign.FAMILIES:
-                kwargs = foreign.translate(where if config is None else config, saved["model_type"], kwargs)
+            if saved.get("model_type") in llama.FAMILIES:
+                kwargs = llama.translate(where if config is None else config, kwargs)
                 config, own = kwargs.pop("config"), False
         if own and isinstance(config, PreTrainedConfig):
             _check_same_attention(config, where)
@@ -108,7 +108,7 @@ class CosformerPreTrainedModel(PreTrainedModel):
         foreign_names = "key_mapping" in kwargs
         _check_whole_body(info, where, new_attention=foreign_names)
         if foreign_names:
-            foreign.start_mechanisms(model)
+            llama.start_mechanisms(model)
             model._weight_conversions = None  # it is ours now: saved under our names, not under theirs
         _align(model)
         return (model, info) if info_too else model  # pyright: ignore[reportReturnType]

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cosformer.models.packing import positions_of
+from cosformer.models.config import IGNORE
+from cosformer.models.packing import without_crossings
 
 
 class Place(NamedTuple):
@@ -45,15 +46,6 @@ def check_fit(arguments: dict[str, Any]) -> None:
         raise ValueError(f"sequence_group does not go with {', '.join(names)}")
 
 
-def positions(place: Place, mask: Tensor | None, bounds: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """Positions of the piece's tokens, ``[B or 1, length]``, as one process would give them."""
-    if bounds is not None:
-        return positions_of(bounds)[:, place.first : place.first + length]
-    if mask is None or place.counted is None:
-        return torch.arange(place.first, place.first + length, device=device).unsqueeze(0)
-    return (mask.long().cumsum(-1) - 1 + place.counted[:, None]).clamp(min=0)
-
-
 def gather(group: Any, x: Tensor) -> Tensor:
     """``x`` of every rank, which must have one shape: ``[ranks, ...]``."""
     every = [torch.empty_like(x) for _ in range(torch.distributed.get_world_size(group))]
@@ -61,29 +53,23 @@ def gather(group: Any, x: Tensor) -> Tensor:
     return torch.stack(every)
 
 
-def count_labels(group: Any, labels: Tensor, ignore: int) -> Tensor:
+def count_labels(group: Any, labels: Tensor) -> Tensor:
     """How many labels of all pieces count."""
-    return gather(group, (labels != ignore).sum()).sum()
+    return gather(group, (labels != IGNORE).sum()).sum()
 
 
-def shifted(group: Any, labels: Tensor, bounds: Tensor | None, ignore: int) -> Tensor:
+def shifted(group: Any, labels: Tensor, bounds: Tensor | None) -> Tensor:
     """Next-token targets of a piece ``[B,n]``: behind its last token comes the next piece's first.
 
     ``bounds``: of packed sequences in the whole; what follows one does not follow from it.
     """
     rank, n = torch.distributed.get_rank(group), labels.shape[1]
     lengths = gather(group, torch.tensor(n, device=labels.device))
-    firsts = gather(group, labels[:, 0] if n else torch.full_like(labels[:, :1].sum(1), ignore))
-    following = next(
-        (firsts[r] for r in range(rank + 1, len(firsts)) if lengths[r]), torch.full_like(firsts[0], ignore)
-    )
+    nothing = torch.full_like(labels[:, :1].sum(1), IGNORE)
+    firsts = gather(group, labels[:, 0] if n else nothing)
+    following = next((firsts[r] for r in range(rank + 1, len(firsts)) if lengths[r]), nothing)
     targets = torch.cat((labels[:, 1:], following[:, None]), 1)[:, :n]
-    if bounds is None:
-        return targets
-    first = int(lengths[:rank].sum())
-    last = torch.zeros(int(lengths.sum()) + 1, dtype=torch.bool, device=labels.device)
-    last[bounds] = True
-    return targets.masked_fill(last[first + 1 : first + 1 + n], ignore)
+    return targets if bounds is None else without_crossings(targets, bounds, first=int(lengths[:rank].sum()))
 
 
 def refuse(head: Any, arguments: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
 """The states of all layers as one object that transformers' ``generate`` can hold, copy, reorder and take tokens back from."""
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from cosformer.attention.base import State
@@ -134,3 +136,37 @@ class StateCache(Cache):
 
     def __setitem__(self, layer: int, state: State) -> None:
         self.layers[layer].state = state  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class StateGeneration:
+    """Goes before transformers' ``GenerationMixin``: gives ``generate`` a :class:`StateCache` wherever it wants a cache."""
+
+    _told_recompute = False
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any
+    ) -> None:
+        if generation_config.cache_implementation is not None:
+            raise ValueError(
+                f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; leave it out"
+            )
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            given._is_user_defined = True  # generate asks for it when it returns
+            return
+        if not generation_config.use_cache:
+            return
+        body = self.get_decoder()  # pyright: ignore[reportAttributeAccessIssue]
+        if body.streaming:
+            cache = model_kwargs["past_key_values"] = StateCache(len(body.layers))
+            if generation_config.is_assistant:
+                cache.activate_past_recording()
+            return
+        generation_config.use_cache = False
+        if not self._told_recompute:
+            self._told_recompute = True
+            warnings.warn(
+                f"attention={body.config.attention!r} carries no state from token to token: every step of generate()"
+                " computes the whole sequence again",
+                stacklevel=4,
+            )

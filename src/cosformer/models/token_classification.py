@@ -8,11 +8,9 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput, TokenCla
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models import sharding
-from cosformer.models.config import CosformerConfig
+from cosformer.models.config import IGNORE, CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.transformer import CosformerModel
-
-IGNORED = -100
 
 
 class CosformerForTokenClassification(CosformerPreTrainedModel):
@@ -40,13 +38,7 @@ class CosformerForTokenClassification(CosformerPreTrainedModel):
         """``labels [B,N]``: class numbers, -100 where none counts."""
         sharding.refuse(self, kwargs)
         body = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            use_cache=False,
-            **kwargs,
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, use_cache=False, **kwargs
         )
         logits = self.scores(self.dropout(body.last_hidden_state))
         loss = None if labels is None else self.loss_function(logits, labels, self.config, **kwargs)
@@ -78,13 +70,7 @@ class CosformerForQuestionAnswering(CosformerPreTrainedModel):
         """``start_positions`` and ``end_positions [B]``; those outside the sequence do not count."""
         sharding.refuse(self, kwargs)
         body = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            use_cache=False,
-            **kwargs,
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, use_cache=False, **kwargs
         )
         start, end = self.ends(body.last_hidden_state).unbind(-1)
         loss = None
@@ -103,7 +89,7 @@ class CosformerForQuestionAnswering(CosformerPreTrainedModel):
 def _span_loss(scores: Tensor, wanted: Tensor) -> Tensor:
     wanted = wanted.view(-1).to(scores.device)
     inside = (wanted >= 0) & (wanted < scores.shape[1])
-    return F.cross_entropy(scores, wanted.masked_fill(~inside, IGNORED), ignore_index=IGNORED)
+    return F.cross_entropy(scores, wanted.masked_fill(~inside, IGNORE), ignore_index=IGNORE)
 
 
 def _refuse_cls(config: CosformerConfig) -> None:

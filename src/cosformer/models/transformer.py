@@ -11,15 +11,12 @@ from transformers.utils.output_capturing import capture_outputs
 from cosformer.attention import attention_class, build_attention
 from cosformer.models import packing, sharding
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, positions_from_mask, with_cls
-from cosformer.models.patches import Patches
+from cosformer.models.embeddings import Embeddings, Patches, build_rotation, positions_from_mask, with_cls
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
-from cosformer.models.rotation import build_rotation
 from cosformer.models.state_cache import StateCache
 from cosformer.nn.block import NORM_TYPES
-from cosformer.nn.cross_attention import CrossAttention
 from cosformer.nn.feed_forward import FEED_FORWARDS
-from cosformer.nn.multihead import MultiHead
+from cosformer.nn.multihead import CrossAttention, MultiHead
 
 # what transformers hands to any model besides its own arguments
 _FRAMEWORK_ARGUMENTS = {"output_hidden_states", "output_attentions", "return_dict", "num_items_in_batch"}
@@ -158,16 +155,13 @@ class CosformerModel(CosformerPreTrainedModel):
             length, total = length + 1, total + 1
             key_mask = with_cls(key_mask)
         self._check_length(total if bounds is None else int(bounds.diff().max()))
-        if place is not None:
-            counted = None if self.config.absolute_positions else key_mask
-            position_ids = sharding.positions(place, counted, bounds, length, given.device)
-        elif position_ids is None:
-            counted = None if self.config.absolute_positions else key_mask
-            position_ids = (
-                positions_from_mask(counted, seen, length, given.device)
-                if bounds is None
-                else packing.positions_of(bounds)
-            )
+        if position_ids is None:
+            first, before = (seen, None) if place is None else (place.first, place.counted)
+            if bounds is None:
+                counted = None if self.config.absolute_positions else key_mask
+                position_ids = positions_from_mask(counted, first, length, given.device, before)
+            else:
+                position_ids = packing.positions_of(bounds)[:, first : first + length]
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
         # without a mask the mechanisms' paths are faster
         key_mask = key_mask[:, -length:] if masked and key_mask is not None else None

@@ -4,9 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cosformer.nn.cross_attention import CrossAttention
 from cosformer.nn.feed_forward import FeedForward
-from cosformer.nn.multihead import MultiHead
+from cosformer.nn.multihead import CrossAttention, MultiHead
 
 NORMS = ("pre", "post")
 NORM_TYPES: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}

@@ -18,6 +18,8 @@ BACKENDS = {
 
 # linear backends: modules with `forward` and `backward`
 KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
+# those that do not run everywhere, with `why_not`, and have a `step` for one token
+COMPILED: dict[str, ModuleType] = {"native": native, "triton": triton}
 
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
 # (batched and triton: not measured, there was no GPU)
@@ -26,8 +28,7 @@ DENSE_UP_TO = {"native": 64, "chunked": 256, "batched": 256, "triton": 256}
 
 def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    compiled = {"native": native, "triton": triton}.get(name)
-    return "" if compiled is None else compiled.why_not(*tensors)
+    return COMPILED[name].why_not(*tensors) if name in COMPILED else ""
 
 
 def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[str]:

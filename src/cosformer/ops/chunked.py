@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cosformer.ops.angles import angle_tables
 from cosformer.ops.checks import without_autocast
-from cosformer.ops.chunk import Angles, Chunk, pack_state, unpack_state
-from cosformer.ops.chunk_gradient import ChunkGradient
+from cosformer.ops.chunk import Angles, Chunk, ChunkGradient, pack_state, unpack_state
 from cosformer.ops.dense import hide
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import AttentionSpec, accumulator, new_output

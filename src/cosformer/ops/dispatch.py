@@ -4,16 +4,13 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native, triton
-from cosformer.ops.backends import DENSE_UP_TO
+from cosformer.ops.backends import COMPILED, DENSE_UP_TO
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, widen
-from cosformer.ops.factored import factored_attention
+from cosformer.ops.factored import attend_one, factored_attention
 from cosformer.ops.spec import AttentionSpec, accumulator
 from cosformer.ops.state import LinearState
-from cosformer.ops.step import attend_one
 from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
-
-_COMPILED = {"native": native, "triton": triton}  # with a step of their own
 
 
 def attend(
@@ -84,7 +81,7 @@ def pick_form(
         if return_state and spec.causal and q.shape[2] == k.shape[2] == 1:
             if not can_bypass_dispatcher(q, k, v, kv, z):
                 return "step"
-            compiled = [name for name, module in _COMPILED.items() if not module.why_not(q, k, v)]
+            compiled = [name for name, module in COMPILED.items() if not module.why_not(q, k, v)]
             return f"{compiled[0]} step" if compiled else "step"
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
         alone = not return_state and kv is None and cu_seqlens is None and can_bypass_dispatcher(q, k, v)
@@ -101,7 +98,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
     compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    linear = plain if torch.compiler.is_exporting() or _COMPILED[compiled].why_not(q, k, v) else compiled
+    linear = plain if torch.compiler.is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 

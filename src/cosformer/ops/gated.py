@@ -37,6 +37,5 @@ def gated_attention(
 
     num, den = torch.cat(out, dim=2).split((width, 1), dim=-1)
     position = torch.tensor(n, device="cpu") if state is None else state.position + n
-    return num / NORMALISERS[normaliser].divisor(den, eps), LinearState(
-        sums[..., :width], sums[..., width], position, 0
-    )
+    after = LinearState(sums[..., :width], sums[..., width], position, 0)
+    return num / NORMALISERS[normaliser].divisor(den, eps), after

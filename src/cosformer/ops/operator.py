@@ -90,16 +90,22 @@ def cosformer_attention(
     n, s = q.shape[2], k.shape[2]
     check_whole("q_offset", q_offset, 0)
     if align != "absolute":
-        _check_proportional(align, causal, q_offset, key_mask, cu_seqlens, state, return_state)
+        given = {"causal": causal, "q_offset": q_offset, "key_mask": key_mask, "cu_seqlens": cu_seqlens}
+        _check_proportional(align, **given, state=state, return_state=return_state)
         q_len, k_len, q_first, k_first, length = max(n, 1), max(s, 1), 1, 1, 0
     else:
         if max_len is None:
-            _check_max_len_optional(key_mask, cu_seqlens, state, return_state)
+            _check_max_len_optional(state=state, return_state=return_state, key_mask=key_mask, cu_seqlens=cu_seqlens)
             max_len = max(n + q_offset, s, 1)
         else:
             check_whole("max_len", max_len, 1)
         if cu_seqlens is not None:
-            _check_packed(q, k, cu_seqlens, max_len, q_offset, key_mask, state, return_state)
+            _check_packing(
+                q, k, cu_seqlens, q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state
+            )
+            # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
+            if not (torch.compiler.is_compiling() or cu_seqlens.is_meta):
+                check_bounds(cu_seqlens, n, max_len)
         else:
             _check_positions(n, s, causal, q_offset, max_len, state)
         q_len = k_len = length = max_len
@@ -198,11 +204,8 @@ def _given(**options: Any) -> list[str]:
     return [name for name, value in options.items() if value is not None and (isinstance(value, Tensor) or value)]
 
 
-def _check_max_len_optional(
-    key_mask: Tensor | None, cu_seqlens: Tensor | None, state: LinearState | None, return_state: bool
-) -> None:
-    names = _given(state=state, return_state=return_state, key_mask=key_mask, cu_seqlens=cu_seqlens)
-    if names:
+def _check_max_len_optional(**options: Any) -> None:
+    if names := _given(**options):
         raise ValueError(
             f"{' and '.join(names)} given without max_len: the result would depend on batch mates or on how a sequence is"
             " split; pass the max_len of your model"
@@ -224,46 +227,14 @@ def _check_positions(n: int, s: int, causal: bool, q_offset: int, max_len: int, 
         raise ValueError(f"queries up to position {n + q_offset} exceed max_len={max_len}; use a larger max_len")
 
 
-def _check_proportional(
-    align: str,
-    causal: bool,
-    q_offset: int,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    state: LinearState | None,
-    return_state: bool,
-) -> None:
+def _check_proportional(align: str, **options: Any) -> None:
     if align not in ALIGNMENTS:
         raise ValueError(f"align={align!r}; known: {', '.join(ALIGNMENTS)}")
-    names = _given(
-        causal=causal,
-        q_offset=q_offset,
-        key_mask=key_mask,
-        cu_seqlens=cu_seqlens,
-        state=state,
-        return_state=return_state,
-    )
-    if names:
+    if names := _given(**options):
         raise ValueError(
             f"align='proportional' measures positions by the tensors' lengths and does not go with {', '.join(names)};"
             " use align='absolute'"
         )
-
-
-def _check_packed(
-    q: Tensor,
-    k: Tensor,
-    cu_seqlens: Tensor,
-    max_len: int,
-    q_offset: int,
-    key_mask: Tensor | None,
-    state: LinearState | None,
-    return_state: bool,
-) -> None:
-    _check_packing(q, k, cu_seqlens, q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state)
-    if torch.compiler.is_compiling() or cu_seqlens.is_meta:
-        return  # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
-    check_bounds(cu_seqlens, q.shape[2], max_len)
 
 
 def _check_packing(q: Tensor, k: Tensor, cu_seqlens: Tensor, **options: Any) -> None:

@@ -189,7 +189,8 @@ def attend_pieces(
     sums = _SumOverRanks.apply(own, weights, pieces.rank, pieces.group)
     mine = takes[pieces.rank]
     rows = [run(segment, state) for segment, state in zip(mine, sums.unbind(), strict=True)]
-    whole = _between(_segments(pieces.q_bounds, pieces.rank, bounds), mine)
+    held = _segments(pieces.q_bounds, pieces.rank, bounds)
+    whole = [segment for segment in held if segment not in mine]
     if whole:  # sequences that no other rank has a part of
         piece = Segment(0, whole[0].start, whole[-1].end, 0)
         ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=q.device)
@@ -220,10 +221,6 @@ def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segme
     if causal:
         return [held[causal_end] if held else nothing]
     return [held[0] if held else nothing, held[-1] if len(held) > 1 else nothing]
-
-
-def _between(held: list[Segment], exchanged: list[Segment]) -> list[Segment]:
-    return [segment for segment in held if segment not in exchanged]
 
 
 def _weights(takes: list[list[Segment]], sends: list[list[Segment]], causal: bool) -> tuple[tuple[bool, ...], ...]:

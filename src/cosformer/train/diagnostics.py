@@ -63,7 +63,7 @@ def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | 
         found = attend(q, k, ones, key_mask, None, spec, None, False, max_len=length, backend="auto")
         assert isinstance(found, Tensor)  # without return_state
         return found[..., 0]
-    if isinstance(attention, FeatureMap) and type(attention).forward is FeatureMap.forward:
+    if isinstance(attention, FeatureMap) and type(attention).attend is FeatureMap.attend:
         fq, fk = attention.features(q, k, first=0, fresh=False)
         ones, causal, relu = ones.to(fq.dtype), attention.causal, attention.relu
         found = linear_attention(fq, fk, ones, causal=causal, key_mask=key_mask, relu=relu, normaliser="none")

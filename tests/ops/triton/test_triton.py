@@ -6,8 +6,8 @@ import torch
 from cosformer import cosformer_attention
 from cosformer.ops import linear_attention
 from cosformer.ops.dense import hide
+from cosformer.ops.factored import attend_one
 from cosformer.ops.spec import AttentionSpec
-from cosformer.ops.step import attend_one
 
 pytestmark = pytest.mark.usefixtures("small")
 

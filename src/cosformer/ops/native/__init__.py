@@ -60,11 +60,10 @@ def forward(
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
     p: AttentionSpec,
-    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
 
-    ``out``: a contiguous tensor to write to, instead of a fresh one. Packed sequences leave a state of zeros.
+    Packed sequences leave a state of zeros.
     """
     library = loaded()
     b, h, n, _ = q.shape
@@ -73,7 +72,7 @@ def forward(
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
-    out = memory.empty((b, h, n, e), v.dtype) if out is None else out
+    out = memory.empty((b, h, n, e), v.dtype)
     den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
@@ -145,37 +144,21 @@ def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Attention
 
 
 def step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    p: AttentionSpec,
-    in_place: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state.
-
-    ``in_place`` writes the new state over the old one (contiguous float32), which saves the traffic of a second one.
-    """
+    """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
     library = loaded()
     b, h, _, d = q.shape
     hk, e = v.shape[1], v.shape[3]
     features = d * (2 if p.k_len else 1)
-    q, k, v = _rows(q), _rows(k), _rows(v)
+    q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
     out = v.new_empty((b, h, 1, e))
-    if in_place:
-        if kv is None or z is None or not (kv.is_contiguous() and z.is_contiguous()):
-            raise ValueError("a step in place needs a contiguous state to write over")
-        kv_next, z_next = kv, z
+    if kv is None or z is None:
+        kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
     else:
-        kv, z = _plain(kv), _plain(z)
-        if kv is None or z is None:
-            kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
-        else:
-            # a state below two megabytes comes from the C library's heap in less time than from our table
-            kv_next = memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
-            z_next = torch.empty_like(z)
+        # a state below two megabytes comes from the C library's heap in less time than from our table
+        kv_next = memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
+        z_next = torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
     _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next

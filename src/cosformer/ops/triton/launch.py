@@ -122,10 +122,10 @@ def backward(
             H=call.heads, E=call.e, BM=32, BE=padded(call.e), NORMALISER=p.normaliser, num_warps=4,
         )  # fmt: skip
     before, z_before, _, _ = _key_sums(call, k, v, kv, z)
-    _query_gradients(call, q, k, v, g, scale, beta, before, z_before, dq)
+    _query_gradients(call, (q, k, v, g, scale, beta), before, z_before, dq)
     del before, z_before
     after, z_after, dkv, dz = _row_sums(call, q, g, scale, beta, g_kv, g_z)
-    _key_gradients(call, q, k, v, g, scale, beta, after, z_after, dk, dv)
+    _key_gradients(call, (q, k, v, g, scale, beta), after, z_after, dk, dv)
     if cu_seqlens is not None:
         dkv, dz = torch.zeros_like(dkv), torch.zeros_like(dz)
     return dq, dk, dv, dkv, dz
@@ -253,24 +253,15 @@ def _running_sums(
     return before, z_before, kv_next, z_next
 
 
-def _query_gradients(
-    call: _Call,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    scale: Tensor,
-    beta: Tensor,
-    before: Tensor,
-    z_before: Tensor,
-    dq: Tensor,
-) -> None:
+def _query_gradients(call: _Call, given: tuple[Tensor, ...], before: Tensor, z_before: Tensor, dq: Tensor) -> None:
+    """``given``: q, k, v, the gradient of the output, and SCALE and BETA of the kernels."""
+    q, k, v, g, _, _ = given
     sizes = SIZES["query_gradients"][call.kind, call.width]
     tiles, count = call.q_cut.tiles(sizes.rows, all_keys=False)
     if not count:
         return
     _start("query_gradients", (count, call.batch * call.heads, triton.cdiv(call.d, sizes.block)),
-        q, k, v, g, scale, beta, call.mask, call.q_table, tiles, before, z_before, dq,
+        *given, call.mask, call.q_table, tiles, before, z_before, dq,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3], *dq.stride()[:3],
         call.rows, call.keys, call.lead, call.k_cut.slots,
         H=call.heads, HK=call.key_heads, D=call.d, E=call.e,
@@ -281,24 +272,16 @@ def _query_gradients(
 
 
 def _key_gradients(
-    call: _Call,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    scale: Tensor,
-    beta: Tensor,
-    after: Tensor,
-    z_after: Tensor,
-    dk: Tensor,
-    dv: Tensor,
+    call: _Call, given: tuple[Tensor, ...], after: Tensor, z_after: Tensor, dk: Tensor, dv: Tensor
 ) -> None:
+    """``given`` as for :func:`_query_gradients`."""
+    q, k, v, g, _, _ = given
     sizes = SIZES["key_gradients"][call.kind, call.width]
     tiles, count = call.k_cut.tiles(sizes.rows)
     if not count:
         return
     _start("key_gradients", (count, call.batch * call.key_heads, triton.cdiv(max(call.d, call.e), sizes.block)),
-        q, k, v, g, scale, beta, call.mask, call.k_table, tiles, after, z_after, dk, dv,
+        *given, call.mask, call.k_table, tiles, after, z_after, dk, dv,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
         call.rows, call.keys, call.lead, call.q_cut.slots,
         HK=call.key_heads, GROUPS=call.heads // call.key_heads, D=call.d, E=call.e,
