@@ -8,6 +8,7 @@ import torch
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.lab.bench import attention, data, generate, gpu, measure, native, peers, roofline
+from cosformer.lab.bench.steps import language_model
 from cosformer.lab.records import Measurement, read_results
 from cosformer.lab.render.bench_tables import tables
 from cosformer.ops import native as kernels
@@ -46,6 +47,24 @@ def test_states_are_measured_and_shown(monkeypatch, tmp_path):
     short, long = found.find(kind="state")
     assert long.baseline_megabytes > 3.9 * short.baseline_megabytes and long.megabytes == short.megabytes
     assert [row[0] for row in tables(found)[0].rows] == ["16", "64"]
+
+
+def test_a_token_is_timed_against_the_model_it_was_made_of(tmp_path, capsys):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=256)).save_pretrained(tmp_path / "stock")
+    language_model("cosformer", 128, width=16, layers=2, heads=2).save_pretrained(tmp_path / "ours")
+    target, places = tmp_path / "decode.json", ["--source", str(tmp_path / "stock"), "--models", str(tmp_path / "ours")]
+    words = ["bench", "decode", *places, "--lengths", "16,64", "--repeats", "2", "--threads", "1"]
+    assert main([*words, "--json", str(target)]) == 0
+    found = read_results(target)
+    assert [(m.kind, m.attention, m.baseline) for m in found.measurements] == [
+        (kind, "ours", "stock") for _ in range(2) for kind in ("step", "state")
+    ]
+    short, long = found.find(kind="state")
+    assert long.baseline_megabytes == 4 * short.baseline_megabytes and long.megabytes == short.megabytes
+    assert main([*words, "--models", f"{tmp_path / 'ours'},{tmp_path / 'stock'}"]) == 2
+    assert "same name: stock, ours, stock" in capsys.readouterr().err
 
 
 def test_step_loop_carries_one_size():

@@ -76,21 +76,21 @@ def test_tables_show_tokens_per_second(monkeypatch: pytest.MonkeyPatch, results:
 
 
 def test_a_batch_holds_the_tokens_asked_for() -> None:
-    _, batch = train.language_model("cosformer", "", 16, 16, 70)
+    _, batch = train.model_and_batch("cosformer", "", 16, 16, 70)
     assert batch["input_ids"].shape == (4, 16) and batch["input_ids"].max() < 256
 
 
 def test_backends_give_the_same_loss() -> None:
     losses = []
     for backend in ("", "chunked"):
-        model, batch = train.language_model("cosformer", backend, 300, 16, 300)
+        model, batch = train.model_and_batch("cosformer", backend, 300, 16, 300)
         assert {layer.attention.attention.backend for layer in model.model.layers} == {backend or "auto"}
         losses.append(model(**batch).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_a_training_step_learns_and_an_inference_step_does_not() -> None:
-    model, batch = train.language_model("cosformer", "", 16, 16, 32)
+    model, batch = train.model_and_batch("cosformer", "", 16, 16, 32)
     before = [p.detach().clone() for p in model.parameters()]
     steps.inference_step(model, batch)()
     assert not model.training
@@ -152,6 +152,6 @@ def test_a_timed_update_follows_an_untimed_one_of_the_same_model(monkeypatch: py
     monkeypatch.setattr(measure, "seconds", lambda action, calls: action() or order.append("timed") or 1.0)
     monkeypatch.setattr(train, "attempt", lambda build, memory: (partial(order.append, build()), ""))
     monkeypatch.setattr(train, "training_step", lambda name, batch: name)
-    monkeypatch.setattr(train, "language_model", lambda name, *_: (name, {}))
+    monkeypatch.setattr(train, "model_and_batch", lambda name, *_: (name, {}))
     at(16, "cosformer")
     assert order == ["softmax", "softmax", "timed", "cosformer", "cosformer", "timed"]

@@ -1,4 +1,4 @@
-"""Steps of a model to be timed, on any device, and whether one fits into memory."""
+"""Models and their steps to be timed, on any device, and whether a step fits into memory."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,17 +11,39 @@ from cosformer import machine
 from cosformer.lab.bench.measure import limited_memory, peak_above_now
 from cosformer.lab.render.bench_tables import OUT_OF_MEMORY
 
+BYTES = 256
 Step = Callable[[], None]
 
 
-def training_step(model: torch.nn.Module, batch: dict[str, Tensor]) -> Step:
-    """A whole update on the same batch: forward, loss, backward, Adam."""
+def language_model(attention: str, max_len: int, *, width: int, layers: int, heads: int, **more: Any) -> Any:
+    """A causal model of bytes without dropout; weights outside of the attention are the same for every attention."""
+    from cosformer.models.causal_lm import CosformerForCausalLM
+    from cosformer.models.config import CosformerConfig
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "max_position_embeddings": max_len}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": BYTES}
+    plain: dict[str, Any] = {"attention": attention, "is_decoder": True, "hidden_dropout_prob": 0.0}
+    return CosformerForCausalLM(CosformerConfig(**sizes | plain | more))
+
+
+def random_bytes(rows: int, length: int) -> dict[str, Tensor]:
+    """A batch of a language model: it shall say what it reads."""
+    ids = torch.randint(0, BYTES, (rows, length))
+    return {"input_ids": ids, "labels": ids}
+
+
+def training_step(model: torch.nn.Module, batch: dict[str, Tensor], backward: Callable[[], Any] | None = None) -> Step:
+    """A whole update on the same batch: forward, loss, backward, Adam. ``backward``: gradients another way."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
         model.train()
         optimizer.zero_grad()
-        model(**batch).loss.backward()
+        if backward is None:
+            model(**batch).loss.backward()
+        else:
+            backward()
         optimizer.step()
         _finish(batch)
 
@@ -65,7 +87,7 @@ def peak(step: Step, memory: int, device: str = "cpu") -> int | str:
         return _reason(error, memory, device)
 
 
-def memory_limit(gigabytes: float | None) -> int:
+def allowed_bytes(gigabytes: float | None) -> int:
     """Bytes that one model's step may take: as given, or most of what is free."""
     return int(1e9 * gigabytes) if gigabytes else int(0.7 * machine.memory("MemAvailable"))
 

@@ -15,7 +15,7 @@ from cosformer import terminal
 from cosformer.extras import require
 from cosformer.lab import numbers as paper
 from cosformer.lab.bench.measure import compared, in_fresh_process, interleaved, measured
-from cosformer.lab.bench.steps import attempt, inference_step, memory_limit, peak, training_step
+from cosformer.lab.bench.steps import allowed_bytes, attempt, inference_step, peak, training_step
 from cosformer.lab.bench.zoo import names
 from cosformer.lab.records import Measurement
 
@@ -35,12 +35,12 @@ def measurements(
     width: int = 256,
     repeats: int = 5,
     threads: int = 2,
-    memory_limit_gb: float | None = None,
+    memory_limit: float | None = None,
     device: str = "cpu",
 ) -> Iterator[Measurement]:
     require("hf", "transformers")
     chosen = names(attentions)
-    sizes: dict[str, Any] = {"batch": batch, "width": width, "memory": memory_limit(memory_limit_gb), "device": device}
+    sizes: dict[str, Any] = {"batch": batch, "width": width, "memory": allowed_bytes(memory_limit), "device": device}
     found = []
     for m in memory_at(chosen, lengths, threads=threads, **sizes):
         found.append(m)
