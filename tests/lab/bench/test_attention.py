@@ -1,5 +1,6 @@
 """``cosformer bench attention``: the operator and its baselines."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from cosformer import cli, machine
 from cosformer.lab.bench import attention, measure
 from cosformer.lab.bench.released import released_attention, released_bytes
 from cosformer.lab.records import DIFFERENCE, Measurement, read_results
-from cosformer.lab.render.bench_tables import blocks, tables
+from cosformer.lab.render.bench_tables import blocks, faster_from, tables
 from cosformer.ops.operator import cosformer_attention
 
 
@@ -112,6 +113,8 @@ def test_where_it_becomes_faster_is_where_both_modes_are(results) -> None:
     ]
     assert blocks(results("attention", *slow, *fast))["faster from"] == "256"
     assert blocks(results("attention", *slow))["faster from"] == "no measured number of"
+    alone = [replace(m, low=None, high=None) for m in (*slow, *fast)]  # of one repeat, which has no spread
+    assert faster_from(alone) == 256
 
 
 @pytest.mark.parametrize(

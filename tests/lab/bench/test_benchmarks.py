@@ -7,9 +7,9 @@ import torch
 
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
-from cosformer.lab.bench import attention, data, generate, gpu, measure, native, peers, roofline
+from cosformer.lab.bench import attention, data, generate, gpu, measure, native, peers
 from cosformer.lab.bench.steps import language_model
-from cosformer.lab.records import Measurement, read_results
+from cosformer.lab.records import read_results
 from cosformer.lab.render.bench_tables import tables
 from cosformer.ops import native as kernels
 
@@ -103,14 +103,6 @@ def test_it_measures_what_it_says(tiny):
     assert all(m.value and m.milliseconds and m.baseline_milliseconds for m in against)
 
 
-def test_crossover_is_where_it_stays_faster():
-    def at(n, value):
-        return Measurement(kind="forward", length=n, baseline="sdpa", unit="times faster", better="higher", value=value)
-
-    assert gpu.crossover([at(1, 1.2), at(2, 0.9), at(4, 1.1), at(8, 2.0)]).value == 4
-    assert gpu.crossover([at(1, 0.5), at(2, 0.9)]).value is None
-
-
 def test_what_does_not_fit_is_a_note(tiny, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
@@ -128,13 +120,13 @@ def test_a_device_that_is_not_there_is_named(capsys):
 
 
 def test_predictions_grow_as_they_must():
-    one, two = roofline.work(1, 16, 4096, 64), roofline.work(1, 16, 8192, 64)
+    one, two = gpu.work(1, 16, 4096, 64), gpu.work(1, 16, 8192, 64)
     assert two.operations == 2 * one.operations and two.bytes == 2 * one.bytes
-    a100 = roofline.GPUS["A100"]
-    n = roofline.crossover(a100, 64)
-    assert roofline.work(1, 16, n, 64).seconds(a100) < roofline.softmax_seconds(a100, 1, 16, n, 64)
-    assert roofline.work(1, 16, n - 64, 64).seconds(a100) >= roofline.softmax_seconds(a100, 1, 16, n - 64, 64)
-    assert roofline.markdown().count("\n| ") == len(list(roofline.predictions()))
+    a100 = gpu.GPUS["A100"]
+    n = gpu.crossover(a100, 64)
+    assert gpu.work(1, 16, n, 64).seconds(a100) < gpu.softmax_seconds(a100, 1, 16, n, 64)
+    assert gpu.work(1, 16, n - 64, 64).seconds(a100) >= gpu.softmax_seconds(a100, 1, 16, n - 64, 64)
+    assert gpu.predictions().count("\n| ") == 1 + 5 * sum(len(each.softmax) for each in gpu.GPUS.values())
 
 
 # --- native: a figure is what the times make it

@@ -1,31 +1,34 @@
 """``cosformer bench attention --device cuda``: the operator on a GPU against torch's own attention.
 
 Times by the device's own events, peak memory by its allocator, bytes and operations a second beside what the device can do,
-and the length from which on cosFormer is faster.
+and the length from which on cosFormer is faster. At the end what the Triton kernels can take at the least, from bytes and
+operations: predicted, not run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer import terminal
+from cosformer.lab.bench.attention import MODES
 from cosformer.lab.bench.measure import compared, measured, seconds
-from cosformer.lab.bench.roofline import work
 from cosformer.lab.bench.steps import peak
 from cosformer.lab.records import Measurement
+from cosformer.lab.render.bench_tables import faster_from
+from cosformer.lab.render.table import Table
 from cosformer.ops.backends import available_backends
 from cosformer.ops.operator import cosformer_attention
+from cosformer.ops.triton.plan import SIZES, padded, segment_length
 
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 QUICK = {"lengths": (1_024, 4_096, 16_384), "repeats": 3}
 HEADS, CHANNELS = 16, (64, 128)
 DTYPES = (torch.bfloat16, torch.float32)
-MODES = {"causal": True, "non-causal": False}
 LIMIT = 4_096  # side of the matrices that show what the device's products can do
 COPY = 2**28  # bytes that show what its memory can do
 
@@ -53,7 +56,11 @@ def measurements(
                     found = list(_against_sdpa(make, mode, backend=backend, device=device, repeats=repeats))
                     against += [m for m in found if m.kind == "forward" and m.baseline == "sdpa"]
                     yield from found
-                yield crossover(against)
+                value, first = faster_from(against), against[0]
+                place = {name: getattr(first, name) for name in ("attention", "mode", "width", "dtype", "backend")}
+                note = "" if value else "at no length measured"
+                m = Measurement(kind="faster from", baseline="sdpa", unit="tokens", better="lower", note=note, **place)
+                yield replace(m, value=value and float(value))
 
 
 def limits(device: str, repeats: int) -> Iterator[Measurement]:
@@ -68,19 +75,6 @@ def limits(device: str, repeats: int) -> Iterator[Measurement]:
     y = torch.empty_like(x)
     samples = [2 * COPY / one / 1e9 for one in _seconds(lambda: y.copy_(x), device, repeats)]
     yield measured(Measurement(kind="copy", unit="GB/s", better="higher"), samples)
-
-
-def crossover(against: Sequence[Measurement]) -> Measurement:
-    """From which length on the operator is faster at every length measured; None: at none."""
-    first = against[0]
-    slower = [m.length or 0 for m in against if m.value is not None and (m.low or m.value) <= 1]
-    faster = [m.length or 0 for m in against if m.value is not None and (m.length or 0) > max(slower, default=0)]
-    value = float(min(faster)) if faster else None
-    note = "" if faster else "at no length measured"
-    return replace(
-        first, kind="faster from", length=None, unit="tokens", better="lower", value=value, low=None, high=None,
-        milliseconds=None, baseline_milliseconds=None, note=note,
-    )  # fmt: skip
 
 
 def _against_sdpa(
@@ -168,3 +162,75 @@ def _seconds(action: Action, device: str, repeats: int) -> list[float]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# --- predictions: figures of the vendors for bfloat16; of softmax attention what FlashAttention's authors report for forward
+# passes. Nothing of it was measured by us.
+
+BYTES = 2  # bfloat16
+LAUNCH = 4e-6  # seconds a kernel takes to start
+LAUNCHES = 3
+# shares of the peaks that kernels of this kind reach elsewhere: an assumption
+OF_BANDWIDTH, OF_PRODUCTS = 0.7, 0.35
+
+
+class Gpu(NamedTuple):
+    products: float  # operations a second in bfloat16 products
+    bandwidth: float  # bytes a second
+    softmax: dict[int, float]  # operations a second that FlashAttention reaches, by channels, causal forward
+
+
+GPUS = {
+    "A100": Gpu(312e12, 1.94e12, {64: 175e12, 128: 205e12}),
+    "H100": Gpu(989e12, 3.35e12, {64: 300e12, 128: 350e12}),
+}
+
+
+class Work(NamedTuple):
+    operations: float
+    bytes: float
+
+    def seconds(self, gpu: Gpu) -> float:
+        """The slower of memory and products, and the launches."""
+        memory, products = self.bytes / (OF_BANDWIDTH * gpu.bandwidth), self.operations / (OF_PRODUCTS * gpu.products)
+        return max(memory, products) + LAUNCHES * LAUNCH
+
+
+def work(batch: int, heads: int, n: int, d: int) -> Work:
+    """A causal forward pass with D = E: sums over segments, running sums, rows."""
+    segment, rows = segment_length(padded(d)), SIZES["attend_rows"]["bf16", padded(d)].rows
+    positions = batch * heads * n
+    state = positions / segment * 2 * d * d  # numbers in the sums of all segments
+    # forming and reading the state, and half a segment of pairs for each row
+    operations = positions * (4 * d * d + 4 * d * d + 4 * d * (segment + rows) / 2)
+    # keys and values twice, queries and results once; sums written and read in float32, then written and read in bfloat16
+    moved = positions * 6 * d * BYTES + state * (4 + 4 + BYTES + BYTES)
+    return Work(operations, moved)
+
+
+def softmax_seconds(gpu: Gpu, batch: int, heads: int, n: int, d: int) -> float:
+    """FlashAttention, causal, forward."""
+    return 4 * batch * heads * n * n * d / 2 / gpu.softmax[d] + LAUNCH
+
+
+def crossover(gpu: Gpu, d: int, batch: int = 1, heads: int = HEADS) -> int:
+    """The least multiple of 64 tokens at which the predicted time is below softmax attention's."""
+    n = 64
+    while work(batch, heads, n, d).seconds(gpu) >= softmax_seconds(gpu, batch, heads, n, d):
+        n += 64
+    return n
+
+
+def predictions() -> str:
+    """The table of the how-to page, in Markdown."""
+    rows = []
+    for name, gpu in GPUS.items():
+        for d in gpu.softmax:
+            for n in (4_096, 8_192, 16_384, 32_768, 65_536):
+                w = work(1, HEADS, n, d)
+                times = [f"{1e3 * x:.3f}" for x in (w.seconds(gpu), softmax_seconds(gpu, 1, HEADS, n, d))]
+                rows.append([name, f"{d}", f"{n:,}", f"{w.operations / 1e9:.1f}", f"{w.bytes / 1e6:.0f}", *times])
+    header = ["GPU", "channels", "tokens", "GFLOP", "MB", "cosFormer, ms", "FlashAttention, ms"]
+    found = [f"{name}, {d} channels: {crossover(gpu, d):,}" for name, gpu in GPUS.items() for d in gpu.softmax]
+    said = f"Predicted crossover in tokens, one sequence of {HEADS} heads: {'; '.join(found)}."
+    return f"{Table('', header, rows).markdown}\n\n{said}"
