@@ -7,7 +7,7 @@ import pytest
 
 from cosformer.attention import ATTENTIONS, attention_class
 from cosformer.cli import main
-from cosformer.commands.list import COLUMNS, attention_rows, markdown_table
+from cosformer.commands.list import COLUMNS, attention_rows
 
 
 def test_every_attention_has_its_row(capsys):
@@ -31,10 +31,6 @@ def test_markdown_is_a_table_of_the_same_rows(capsys):
     assert rule == "|" + " --- |" * len(COLUMNS)
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     assert [(row[0].strip("`"), *row[1:]) for row in cells] == attention_rows()
-
-
-def test_a_bar_does_not_end_a_cell():
-    assert markdown_table([("a|b", *["x"] * 7)]).splitlines()[-1].startswith(r"| `a\|b` |")
 
 
 def test_an_unknown_table_is_refused(capsys):

@@ -16,29 +16,26 @@ TEMPERATURE, TOP_P = 0.8, 0.95  # text that stays on its subject and does not re
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         nargs="?",
         help="a run's folder, a directory with a saved causal model, or a name on the hub (default: a small model of Python"
         " sources that comes with this package)",
     )
-    parser.add_argument("--prompt", help="the text to continue; - reads it from standard input")
-    parser.add_argument(
-        "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
-    )
-    parser.add_argument(
-        "--greedy", action="store_true", help="always the likeliest token, instead of drawing at random"
-    )
-    parser.add_argument("--temperature", type=float, help=f"below 1 is more cautious (default: {TEMPERATURE:g})")
-    parser.add_argument("--top-k", type=int, help="draw among the k likeliest tokens")
-    parser.add_argument(
+    add("--prompt", help="the text to continue; - reads it from standard input")
+    add("--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)")
+    add("--greedy", action="store_true", help="always the likeliest token, instead of drawing at random")
+    add("--temperature", type=float, help=f"below 1 is more cautious (default: {TEMPERATURE:g})")
+    add("--top-k", type=int, help="draw among the k likeliest tokens")
+    add(
         "--top-p",
         type=float,
         help=f"draw among the likeliest tokens that make up this probability (default: {TOP_P:g})",
     )
-    parser.add_argument("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
-    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    add("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
+    add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,23 +98,14 @@ def test_the_matmul_limit_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_where_it_becomes_faster_is_where_both_modes_are(results) -> None:
     def forward(mode: str, n: int, low: float) -> Measurement:
-        m = {
-            "kind": "forward",
-            "mode": mode,
-            "length": n,
-            "baseline": "sdpa",
-            "unit": "times faster",
-            "better": "higher",
-        }
-        return Measurement(**m, value=low + 0.1, low=low, high=low + 0.2)
+        place: dict[str, Any] = {"kind": "forward", "mode": mode, "length": n, "baseline": "sdpa"}
+        return Measurement(**place, unit="x", better="higher", value=low + 0.1, low=low, high=low + 0.2)
 
-    slow = [forward(mode, n, 0.95) for mode, n in (("causal", 64), ("non-causal", 64), ("non-causal", 128))]
-    fast = [
-        forward(mode, n, 2.0) for mode, n in (("causal", 128), ("causal", 256), ("non-causal", 256), ("causal", 512))
-    ]
+    slow = [forward("causal", 64, 0.95), *(forward("non-causal", n, 0.95) for n in (64, 128))]
+    fast = [*(forward("causal", n, 2.0) for n in (128, 256, 512)), forward("non-causal", 256, 2.0)]
     assert blocks(results("attention", *slow, *fast))["faster from"] == "256"
     assert blocks(results("attention", *slow))["faster from"] == "no measured number of"
-    alone = [replace(m, low=None, high=None) for m in (*slow, *fast)]  # of one repeat, which has no spread
+    alone = [replace(m, value=m.low, low=None, high=None) for m in (*slow, *fast)]  # of one repeat, which has no spread
     assert faster_from(alone) == 256
 
 

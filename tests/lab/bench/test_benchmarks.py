@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_a_note(tiny, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gpu.F, "scaled_dot_product_attention", full)
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", full)
     found = list(gpu.measurements(lengths=(64,), device="cpu", repeats=2))
     assert {m.note for m in found if m.baseline == "sdpa" and m.kind == "forward"} == {"out of memory"}
 

@@ -74,7 +74,7 @@ def test_a_gpu_finishes_before_the_clock_stops(monkeypatch: pytest.MonkeyPatch) 
 
 def test_ratios_are_speeds_over_the_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"softmax": [0.6, 0.6], "cosformer": [0.2, 0.2]}
-    monkeypatch.setattr(text, "interleaved", lambda actions, **options: {x: times[x] for x in actions})
+    monkeypatch.setattr(steps, "interleaved", lambda actions, **options: {x: times[x] for x in actions})
     sizes = {"batch": 1, "width": 16, "memory": 10**9, "repeats": 2}
     found = [m for m in text.speed_at(16, ["cosformer", "softmax"], **sizes) if m.attention == "cosformer"]
     assert [m.mode for m in found] == list(text.MODES)

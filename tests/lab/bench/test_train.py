@@ -26,7 +26,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[st
         seen.extend(actions)
         return {name: [seconds[name]] * 3 for name in actions}
 
-    monkeypatch.setattr(train, "interleaved", interleaved)
+    monkeypatch.setattr(steps, "interleaved", interleaved)
     return seen
 
 
@@ -150,7 +150,7 @@ def test_a_timed_update_follows_an_untimed_one_of_the_same_model(monkeypatch: py
     """What training repeats is one model's update; the memory that another one left behind is not its matter."""
     order: list[str] = []
     monkeypatch.setattr(measure, "seconds", lambda action, calls: action() or order.append("timed") or 1.0)
-    monkeypatch.setattr(train, "attempt", lambda build, memory: (partial(order.append, build()), ""))
+    monkeypatch.setattr(steps, "attempt", lambda build, memory, device: (partial(order.append, build()), ""))
     monkeypatch.setattr(train, "training_step", lambda name, batch: name)
     monkeypatch.setattr(train, "model_and_batch", lambda name, *_: (name, {}))
     at(16, "cosformer")

@@ -11,18 +11,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer import terminal
-from cosformer.lab.bench.attention import MODES
+from cosformer.lab.bench.attention import MODES, attentions
 from cosformer.lab.bench.measure import compared, measured, seconds
 from cosformer.lab.bench.steps import peak
 from cosformer.lab.records import Measurement
 from cosformer.lab.render.bench_tables import faster_from
 from cosformer.lab.render.table import Table
 from cosformer.ops.backends import available_backends
-from cosformer.ops.operator import cosformer_attention
 from cosformer.ops.triton.plan import SIZES, padded, segment_length
 
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
@@ -84,18 +82,11 @@ def _against_sdpa(
     for kind, gradients in (("forward", False), ("training", True)):
         q, k, v, g = make(gradients)
         n, d = q.shape[2], q.shape[3]
-        place: dict[str, Any] = {
-            "mode": mode,
-            "length": n,
-            "width": d,
-            "dtype": _name(q.dtype),
-            "attention": "cosformer",
-        }
-        place["backend"] = "" if backend == "auto" else backend
+        place: dict[str, Any] = {"attention": "cosformer", "backend": "" if backend == "auto" else backend}
+        place |= {"mode": mode, "length": n, "width": d, "dtype": _name(q.dtype)}
         terminal.status(f"{kind}, {mode}, N={n:,}, {d} channels, {_name(q.dtype)}")
-        ours = partial(cosformer_attention, causal=causal, max_len=n, backend=backend)
-        theirs = partial(F.scaled_dot_product_attention, is_causal=causal)
-        actions = [partial(_run, attend, q, k, v, g if gradients else None) for attend in (ours, theirs)]
+        both = attentions(n, causal, backend).values()
+        actions = [partial(_run, attend, q, k, v, g if gradients else None) for attend in both]
         m = Measurement(kind=kind, baseline="sdpa", unit="times faster", better="higher", **place)
         mine, other = (_try(partial(_seconds, action, device, repeats)) for action in actions)
         if isinstance(mine, str):
@@ -113,9 +104,8 @@ def _against_sdpa(
 
 def _memory(kind: str, place: dict[str, Any], actions: list[Action], q: Tensor, device: str) -> Measurement:
     peaks = [peak(action, 0, device) for action in actions]
-    m = Measurement(
-        kind=f"{kind} memory", baseline="sdpa", unit="times the bytes of q, k, v and out", better="lower", **place
-    )
+    unit = "times the bytes of q, k, v and out"
+    m = Measurement(kind=f"{kind} memory", baseline="sdpa", unit=unit, better="lower", **place)
     if isinstance(peaks[0], str):
         return replace(m, note=peaks[0])
     other = None if isinstance(peaks[1], str) else peaks[1] / 1e6

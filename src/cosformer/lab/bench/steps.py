@@ -1,14 +1,14 @@
 """Models and their steps to be timed, on any device, and whether a step fits into memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cosformer import machine
-from cosformer.lab.bench.measure import limited_memory, peak_above_now
+from cosformer import machine, terminal
+from cosformer.lab.bench.measure import interleaved, limited_memory, peak_above_now
 from cosformer.lab.render.bench_tables import OUT_OF_MEMORY
 
 BYTES = 256
@@ -71,6 +71,20 @@ def attempt(build: Callable[[], Step], memory: int, device: str = "cpu") -> tupl
     except (ValueError, RuntimeError, MemoryError) as error:
         return None, _reason(error, memory, device)
     return step, ""
+
+
+def timed(
+    builds: Mapping[str, Callable[[], Step]], memory: int, device: str = "cpu", **options: Any
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Seconds of the steps that ``builds`` make, taking turns; and by name why one did not run within ``memory`` bytes."""
+    actions, notes = {}, {}
+    for name, build in builds.items():
+        terminal.status(f"building {name} ...")
+        step, notes[name] = attempt(build, memory, device)
+        if step is not None:
+            actions[name] = step
+    terminal.status(f"timing {len(actions)} models ...")
+    return interleaved(actions, warm=True, **options), notes
 
 
 def peak(step: Step, memory: int, device: str = "cpu") -> int | str:

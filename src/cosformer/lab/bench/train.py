@@ -13,8 +13,8 @@ from cosformer import terminal
 from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.extras import require
 from cosformer.json_files import read_lines
-from cosformer.lab.bench.measure import compared, interleaved
-from cosformer.lab.bench.steps import allowed_bytes, attempt, language_model, random_bytes, training_step
+from cosformer.lab.bench.measure import compared
+from cosformer.lab.bench.steps import allowed_bytes, language_model, random_bytes, timed, training_step
 from cosformer.lab.bench.zoo import names
 from cosformer.lab.records import Measurement
 from cosformer.ops.backends import check_backend
@@ -68,16 +68,12 @@ def at_length(
     n: int, chosen: Sequence[Variant], *, width: int, tokens: int, repeats: int, memory: int
 ) -> Iterator[Measurement]:
     """All variants at length ``n``; they and softmax take turns."""
-    actions, notes = {}, {}
-    for variant in ((BASELINE, ""), *chosen):
-        label = ":".join(variant)
-        terminal.status(f"building {label} of width {width} for {n:,} tokens ...")
-        step, notes[label] = attempt(lambda x=variant: training_step(*model_and_batch(*x, n, width, tokens)), memory)
-        if step is not None:
-            actions[label] = step
-    terminal.status(f"timing {len(actions)} models of width {width} at {n:,} tokens ...")
+    builds = {
+        f"{name}:{backend}": lambda x=(name, backend): training_step(*model_and_batch(*x, n, width, tokens))
+        for name, backend in ((BASELINE, ""), *chosen)
+    }
     # training repeats one model's update: memory that another one left behind is not part of it
-    times = interleaved(actions, repeats=repeats, budget=_BUDGET, warm=True, settle=True)
+    times, notes = timed(builds, memory, repeats=repeats, budget=_BUDGET, settle=True)
     softmax = f"{BASELINE}:"
     for name, backend in chosen:
         label, place = f"{name}:{backend}", {"attention": name, "backend": backend, "width": width, "length": n}
@@ -109,41 +105,19 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
         terminal.status(f"the engine against a bare loop, turn {turn + 1} of {ENGINE_ROUNDS} ...")
         engine.append(_engine(experiment))
         bare.append(_bare(experiment))
-    m = Measurement(
-        kind="engine update",
-        attention="cosformer",
-        length=ENGINE_LENGTH,
-        batch=ENGINE_ROWS,
-        unit="times",
-        better="lower",
-    )
+    sizes = {"length": ENGINE_LENGTH, "batch": ENGINE_ROWS}
+    m = Measurement(kind="engine update", **sizes, attention="cosformer", unit="times", better="lower")
     return compared(replace(m, baseline="a bare loop"), engine, bare)
 
 
 def _experiment(steps: int, threads: int) -> Experiment:
     """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
-    return Experiment(
-        recipe="bench-engine",
-        task="lm",
-        data=DataConfig("python", length=ENGINE_LENGTH, eval_rows=1),
-        model=ModelConfig(
-            "adaptive_lm", layers=4, width=256, heads=4, feed_forward=1024, dropout=0.0, fields=_PLAIN_VOCABULARY
-        ),
-        train=TrainConfig(
-            steps=steps,
-            batch=ENGINE_ROWS,
-            lr=1e-4,
-            schedule="constant",
-            log_every=LOG_EVERY,
-            eval_every=steps,
-            save_every=steps,
-            tracker="none",
-            threads=threads,
-        ),
-    )
-
-
-_PLAIN_VOCABULARY = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
+    plain = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
+    sizes = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
+    rhythm = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
+    learning = TrainConfig(**rhythm, batch=ENGINE_ROWS, lr=1e-4, schedule="constant", tracker="none", threads=threads)
+    data = DataConfig("python", length=ENGINE_LENGTH, eval_rows=1)
+    return Experiment("bench-engine", "lm", data, ModelConfig("adaptive_lm", **sizes, fields=plain), learning)
 
 
 def _engine(experiment: Experiment) -> float:
