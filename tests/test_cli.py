@@ -16,15 +16,20 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_help_loads_torch_or_numpy() -> None:
+    code = "import sys; from cosformer.cli import COMMANDS, build_parser\nfor name in COMMANDS: build_parser(name)\n"
+    code += "sys.exit(' '.join({'torch', 'numpy'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+def test_unknown_command_is_a_usage_error(capsys) -> None:
     assert cli.main(["no-such-command"]) == cli.EXIT_USAGE
     assert "demo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["runs", "--sorty"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
-def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(words: list[str], capsys) -> None:
     try:
         code = cli.main(words)
     except SystemExit as stopped:  # how argparse ends
@@ -49,7 +54,7 @@ def test_a_full_disk_gives_no_traceback(words: list[str]) -> None:
     )
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--version"])
     assert stopped.value.code == 0
@@ -65,9 +70,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=["value", "file", "interrupt"],
 )
-def test_errors_become_exit_codes_and_one_line(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_become_exit_codes_and_one_line(error: BaseException, code: int, monkeypatch, capsys) -> None:
     from cosformer.commands import check
 
     def run(args: object) -> int:
@@ -80,7 +83,7 @@ def test_errors_become_exit_codes_and_one_line(
     assert len(captured.err.splitlines()) == 1 and str(error) in captured.err
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch) -> None:
     from cosformer.commands import check
 
     def run(args: object) -> int:
@@ -91,7 +94,7 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> Non
         cli.main(["check"])
 
 
-def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert terminal.paint("text", "red", io.StringIO()) == "text"
@@ -105,14 +108,14 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert terminal.paint("text", "red", Terminal()) != "text"
 
 
-def test_no_status_line_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_status_line_where_nobody_looks(monkeypatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     terminal.status("working")
     assert stream.getvalue() == ""
 
 
-def test_status_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_line_on_a_terminal(monkeypatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: (12, 24))
@@ -132,9 +135,7 @@ def test_colour_takes_no_room_in_a_table() -> None:
     assert coloured.replace("\x1b[32m", "").replace("\x1b[0m", "") == plain
 
 
-def test_another_pipe_that_broke_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_pipe_that_broke_is_a_failure(monkeypatch, capfd) -> None:
     def broken(args: object) -> int:
         raise BrokenPipeError(32, "the worker went away")
 

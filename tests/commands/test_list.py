@@ -1,8 +1,5 @@
 """``cosformer list attentions`` says what the table and the traits say."""
 
-import subprocess
-import sys
-
 import pytest
 
 from cosformer.attention import ATTENTIONS, attention_class
@@ -37,8 +34,3 @@ def test_an_unknown_table_is_refused(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["list", "planets"])
     assert stopped.value.code == 2 and "attentions" in capsys.readouterr().err
-
-
-def test_help_does_not_load_torch():
-    code = "import sys; from cosformer.cli import build_parser; build_parser('list'); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,7 +24,7 @@ def experiment(attention: str, **changes) -> Experiment:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
 
 
@@ -53,7 +53,7 @@ def test_they_need_the_same_number_of_updates(tmp_path: Path) -> None:
         train_in_turns({tmp_path / "a": experiment("relu"), tmp_path / "b": experiment("relu", steps=5)})
 
 
-def test_time_spent_waiting_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spent_waiting_does_not_count(tmp_path: Path, monkeypatch) -> None:
     """A clock that goes on by a thousand seconds at each wait, and not otherwise."""
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
