@@ -88,7 +88,7 @@ def test_mistakes(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         run(str(tmp_path / "nowhere"), "--prompt", "a")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no causal model in"):
+    with pytest.raises(FileNotFoundError, match="no run and no causal model in"):
         run(str(tmp_path / "empty"), "--prompt", "a")
     CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="no tokenizer in"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cosformer.cli import main
-from cosformer.commands.visualize import encode
+from cosformer.commands.generate import encode
 from cosformer.data.vocabulary import Bytes, Pixels, Words
 
 TEXT = "def f(x):"
@@ -93,7 +93,7 @@ def test_mistakes_are_named(run: Path, options: list[str], words: str, capsys) -
 def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys) -> None:
     pytest.importorskip("transformers")
     assert main(["visualize", str(tmp_path), "--text", TEXT]) == 2
-    assert "neither a run nor a model with its tokenizer" in capsys.readouterr().err
+    assert "no run and no model in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["ours", "stock"])

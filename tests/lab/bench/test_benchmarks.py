@@ -115,12 +115,12 @@ def test_a_device_that_is_not_there_is_named(capsys):
 
 
 def test_predictions_grow_as_they_must():
-    one, two = gpu.work(1, 16, 4096, 64), gpu.work(1, 16, 8192, 64)
+    one, two = gpu.work(4096, 64), gpu.work(8192, 64)
     assert two.operations == 2 * one.operations and two.bytes == 2 * one.bytes
     a100 = gpu.GPUS["A100"]
     n = gpu.crossover(a100, 64)
-    assert gpu.work(1, 16, n, 64).seconds(a100) < gpu.softmax_seconds(a100, 1, 16, n, 64)
-    assert gpu.work(1, 16, n - 64, 64).seconds(a100) >= gpu.softmax_seconds(a100, 1, 16, n - 64, 64)
+    assert gpu.work(n, 64).seconds(a100) < gpu.softmax_seconds(a100, n, 64)
+    assert gpu.work(n - 64, 64).seconds(a100) >= gpu.softmax_seconds(a100, n - 64, 64)
     assert gpu.predictions().count("\n| ") == 1 + 5 * sum(len(each.softmax) for each in gpu.GPUS.values())
 
 

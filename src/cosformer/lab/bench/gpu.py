@@ -8,6 +8,7 @@ operations: predicted, not run.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -45,20 +46,18 @@ def measurements(
     if backend not in known:
         raise ValueError(f"--backend {backend} does not run on {device}; there are: {', '.join(known)}")
     yield from limits(device, repeats)
-    for dtype in DTYPES:
-        for d in CHANNELS:
-            for mode in MODES:
-                against = []
-                for n in lengths:
-                    make = partial(_inputs, n, d, dtype, device)
-                    found = list(_against_sdpa(make, mode, backend=backend, device=device, repeats=repeats))
-                    against += [m for m in found if m.kind == "forward" and m.baseline == "sdpa"]
-                    yield from found
-                value, first = faster_from(against), against[0]
-                place = {name: getattr(first, name) for name in ("attention", "mode", "width", "dtype", "backend")}
-                note = "" if value else "at no length measured"
-                m = Measurement(kind="faster from", baseline="sdpa", unit="tokens", better="lower", note=note, **place)
-                yield replace(m, value=value and float(value))
+    for dtype, d, mode in product(DTYPES, CHANNELS, MODES):
+        against = []
+        for n in lengths:
+            make = partial(_inputs, n, d, dtype, device)
+            found = list(_against_sdpa(make, mode, backend=backend, device=device, repeats=repeats))
+            against += [m for m in found if m.kind == "forward" and m.baseline == "sdpa"]
+            yield from found
+        value, first = faster_from(against), against[0]
+        place = {name: getattr(first, name) for name in ("attention", "mode", "width", "dtype", "backend")}
+        note = "" if value else "at no length measured"
+        m = Measurement(kind="faster from", baseline="sdpa", unit="tokens", better="lower", note=note, **place)
+        yield replace(m, value=value and float(value))
 
 
 def limits(device: str, repeats: int) -> Iterator[Measurement]:
@@ -94,7 +93,7 @@ def _against_sdpa(
             continue
         yield replace(compared(m, mine, None), note=other) if isinstance(other, str) else compared(m, mine, other)
         if not gradients and causal:
-            done = work(1, HEADS, n, d)
+            done = work(n, d)
             for what, amount in (("TFLOP/s", done.operations / 1e12), ("GB/s", done.bytes / 1e9)):
                 rate = Measurement(kind="rate", variant=what, unit=what, better="higher", **place)
                 yield measured(rate, [amount / x for x in mine])
@@ -186,10 +185,10 @@ class Work(NamedTuple):
         return max(memory, products) + LAUNCHES * LAUNCH
 
 
-def work(batch: int, heads: int, n: int, d: int) -> Work:
-    """A causal forward pass with D = E: sums over segments, running sums, rows."""
+def work(n: int, d: int) -> Work:
+    """A causal forward pass over one sequence with D = E: sums over segments, running sums, rows."""
     segment, rows = segment_length(padded(d)), SIZES["attend_rows"]["bf16", padded(d)].rows
-    positions = batch * heads * n
+    positions = HEADS * n
     state = positions / segment * 2 * d * d  # numbers in the sums of all segments
     # forming and reading the state, and half a segment of pairs for each row
     operations = positions * (4 * d * d + 4 * d * d + 4 * d * (segment + rows) / 2)
@@ -198,15 +197,15 @@ def work(batch: int, heads: int, n: int, d: int) -> Work:
     return Work(operations, moved)
 
 
-def softmax_seconds(gpu: Gpu, batch: int, heads: int, n: int, d: int) -> float:
+def softmax_seconds(gpu: Gpu, n: int, d: int) -> float:
     """FlashAttention, causal, forward."""
-    return 4 * batch * heads * n * n * d / 2 / gpu.softmax[d] + LAUNCH
+    return 4 * HEADS * n * n * d / 2 / gpu.softmax[d] + LAUNCH
 
 
-def crossover(gpu: Gpu, d: int, batch: int = 1, heads: int = HEADS) -> int:
+def crossover(gpu: Gpu, d: int) -> int:
     """The least multiple of 64 tokens at which the predicted time is below softmax attention's."""
     n = 64
-    while work(batch, heads, n, d).seconds(gpu) >= softmax_seconds(gpu, batch, heads, n, d):
+    while work(n, d).seconds(gpu) >= softmax_seconds(gpu, n, d):
         n += 64
     return n
 
@@ -217,8 +216,8 @@ def predictions() -> str:
     for name, gpu in GPUS.items():
         for d in gpu.softmax:
             for n in (4_096, 8_192, 16_384, 32_768, 65_536):
-                w = work(1, HEADS, n, d)
-                times = [f"{1e3 * x:.3f}" for x in (w.seconds(gpu), softmax_seconds(gpu, 1, HEADS, n, d))]
+                w = work(n, d)
+                times = [f"{1e3 * x:.3f}" for x in (w.seconds(gpu), softmax_seconds(gpu, n, d))]
                 rows.append([name, f"{d}", f"{n:,}", f"{w.operations / 1e9:.1f}", f"{w.bytes / 1e6:.0f}", *times])
     header = ["GPU", "channels", "tokens", "GFLOP", "MB", "cosFormer, ms", "FlashAttention, ms"]
     found = [f"{name}, {d} channels: {crossover(gpu, d):,}" for name, gpu in GPUS.items() for d in gpu.softmax]
