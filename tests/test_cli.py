@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from cosformer import cli, terminal
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def failing(error: BaseException) -> Callable[[object], int]:
+    """The ``run`` of a command that ends so."""
+
+    def run(args: object) -> int:
+        raise error
+
+    return run
 
 
 def test_no_help_loads_torch_or_numpy() -> None:
@@ -71,12 +81,7 @@ def test_version(capsys) -> None:
     ids=["value", "file", "interrupt"],
 )
 def test_errors_become_exit_codes_and_one_line(error: BaseException, code: int, monkeypatch, capsys) -> None:
-    from cosformer.commands import check
-
-    def run(args: object) -> int:
-        raise error
-
-    monkeypatch.setattr(check, "run", run)
+    monkeypatch.setattr("cosformer.commands.check.run", failing(error))
     assert cli.main(["check"]) == code
     captured = capsys.readouterr()
     assert not captured.out
@@ -84,12 +89,7 @@ def test_errors_become_exit_codes_and_one_line(error: BaseException, code: int, 
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch) -> None:
-    from cosformer.commands import check
-
-    def run(args: object) -> int:
-        raise AssertionError("ours")
-
-    monkeypatch.setattr(check, "run", run)
+    monkeypatch.setattr("cosformer.commands.check.run", failing(AssertionError("ours")))
     with pytest.raises(AssertionError, match="ours"):
         cli.main(["check"])
 
@@ -108,19 +108,12 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch) -> None:
     assert terminal.paint("text", "red", Terminal()) != "text"
 
 
-def test_no_status_line_where_nobody_looks(monkeypatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    terminal.status("working")
-    assert stream.getvalue() == ""
-
-
-def test_status_line_on_a_terminal(monkeypatch) -> None:
-    stream = Terminal()
+@pytest.mark.parametrize(("stream", "seen"), [(io.StringIO(), ""), (Terminal(), "\r\x1b[Ka line that")])
+def test_a_status_line_only_where_somebody_looks(stream: io.StringIO, seen: str, monkeypatch) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: (12, 24))
     terminal.status("a line that is longer than the terminal")
-    assert stream.getvalue() == "\r\x1b[Ka line that"
+    assert stream.getvalue() == seen
 
 
 def test_tables_are_aligned() -> None:
@@ -136,10 +129,7 @@ def test_colour_takes_no_room_in_a_table() -> None:
 
 
 def test_another_pipe_that_broke_is_a_failure(monkeypatch, capfd) -> None:
-    def broken(args: object) -> int:
-        raise BrokenPipeError(32, "the worker went away")
-
-    monkeypatch.setattr("cosformer.commands.list.run", broken)
+    monkeypatch.setattr("cosformer.commands.list.run", failing(BrokenPipeError(32, "the worker went away")))
     assert cli.main(["list", "attentions"]) == cli.EXIT_FAILED
     assert "cosformer list: [Errno 32] the worker went away" in capfd.readouterr().err
 

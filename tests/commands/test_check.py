@@ -16,9 +16,15 @@ from cosformer.ops.native.library import INSTRUCTION_SET, find
 
 
 @pytest.fixture
-def products_work(monkeypatch) -> None:
-    """Torch's bfloat16 products are not tried: tests/test_processor.py does."""
-    monkeypatch.setattr(processor, "probe", lambda setting: True)
+def measured(monkeypatch) -> Callable[[exactness.Finding], None]:
+    """Plays the measurements: an exact form and the one given. Torch's bfloat16 products are not tried either."""
+
+    def play(finding: exactness.Finding) -> None:
+        exact = exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12)
+        monkeypatch.setattr(exactness, "measure", lambda device: iter([exact, finding]))
+
+    monkeypatch.setattr(processor, "probe", lambda setting: True)  # tests/test_processor.py does
+    return play
 
 
 def test_every_form_is_exact(capsys) -> None:
@@ -37,12 +43,8 @@ def test_every_form_is_exact(capsys) -> None:
     assert all(word in forms for word in words)
 
 
-def test_the_text_names_everything(products_work: None, capsys, monkeypatch) -> None:
-    findings = [
-        exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
-        exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5),
-    ]
-    monkeypatch.setattr(exactness, "measure", lambda device: iter(findings))
+def test_the_text_names_everything(measured, capsys, monkeypatch) -> None:
+    measured(exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5))
     # one extra is missing, whatever this environment has
     monkeypatch.setattr(check, "_missing", lambda wanted, extra: ["nowhere"] if extra == "peers" else [])
     assert cli.main(["check"]) == 0
@@ -77,12 +79,8 @@ def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(capsys, monk
     assert "COSFORMER_INSTRUCTION_SET=sse9" in capsys.readouterr().err
 
 
-def test_a_form_that_is_not_exact_fails(products_work: None, capsys, monkeypatch) -> None:
-    findings = [
-        exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
-        exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12),
-    ]
-    monkeypatch.setattr(exactness, "measure", lambda device: iter(findings))
+def test_a_form_that_is_not_exact_fails(measured, capsys) -> None:
+    measured(exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12))
     assert cli.main(["check"]) == cli.EXIT_FAILED
     out = capsys.readouterr().out
     assert "1 of 2" in out and "packed (chunked, float64)" in out

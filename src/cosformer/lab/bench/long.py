@@ -96,7 +96,7 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
 
     from cosformer.models.piecewise import backward_in_pieces
 
-    sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
+    sizes: dict[str, Any] = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
     model = language_model(attention, n, **sizes, position_embedding_type="sinusoidal")
     batch = random_bytes(1, n)
     if piece is not None:

@@ -105,7 +105,7 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
         terminal.status(f"the engine against a bare loop, turn {turn + 1} of {ENGINE_ROUNDS} ...")
         engine.append(_engine(experiment))
         bare.append(_bare(experiment))
-    sizes = {"length": ENGINE_LENGTH, "batch": ENGINE_ROWS}
+    sizes: dict[str, Any] = {"length": ENGINE_LENGTH, "batch": ENGINE_ROWS}
     m = Measurement(kind="engine update", **sizes, attention="cosformer", unit="times", better="lower")
     return compared(replace(m, baseline="a bare loop"), engine, bare)
 
@@ -113,8 +113,8 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
 def _experiment(steps: int, threads: int) -> Experiment:
     """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
     plain = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
-    sizes = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
-    rhythm = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
+    sizes: dict[str, Any] = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
+    rhythm: dict[str, Any] = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
     learning = TrainConfig(**rhythm, batch=ENGINE_ROWS, lr=1e-4, schedule="constant", tracker="none", threads=threads)
     data = DataConfig("python", length=ENGINE_LENGTH, eval_rows=1)
     return Experiment("bench-engine", "lm", data, ModelConfig("adaptive_lm", **sizes, fields=plain), learning)
