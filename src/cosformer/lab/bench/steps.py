@@ -21,7 +21,7 @@ def language_model(attention: str, max_len: int, *, width: int, layers: int, hea
     from cosformer.models.config import CosformerConfig
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "max_position_embeddings": max_len}
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 4 * width, "max_position_embeddings": max_len}
     sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": BYTES}
     plain: dict[str, Any] = {"attention": attention, "is_decoder": True, "hidden_dropout_prob": 0.0}
     return CosformerForCausalLM(CosformerConfig(**sizes | plain | more))

@@ -69,7 +69,7 @@ def at_length(
 ) -> Iterator[Measurement]:
     """All variants at length ``n``; they and softmax take turns."""
     builds = {
-        f"{name}:{backend}": lambda x=(name, backend): training_step(*model_and_batch(*x, n, width, tokens))
+        f"{name}:{backend}": lambda a=name, b=backend: training_step(*model_and_batch(a, b, n, width, tokens))
         for name, backend in ((BASELINE, ""), *chosen)
     }
     # training repeats one model's update: memory that another one left behind is not part of it
