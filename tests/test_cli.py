@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,29 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def failing(error: BaseException) -> Callable[[object], int]:
+    """The ``run`` of a command that ends so."""
+
+    def run(args: object) -> int:
+        raise error
+
+    return run
+
+
+def test_no_help_loads_torch_or_numpy() -> None:
+    code = "import sys; from cosformer.cli import COMMANDS, build_parser\nfor name in COMMANDS: build_parser(name)\n"
+    code += "sys.exit(' '.join({'torch', 'numpy'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+def test_unknown_command_is_a_usage_error(capsys) -> None:
     assert cli.main(["no-such-command"]) == cli.EXIT_USAGE
     assert "demo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["runs", "--sorty"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
-def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(words: list[str], capsys) -> None:
     try:
         code = cli.main(words)
     except SystemExit as stopped:  # how argparse ends
@@ -49,7 +64,7 @@ def test_a_full_disk_gives_no_traceback(words: list[str]) -> None:
     )
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--version"])
     assert stopped.value.code == 0
@@ -65,33 +80,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=["value", "file", "interrupt"],
 )
-def test_errors_become_exit_codes_and_one_line(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from cosformer.commands import check
-
-    def run(args: object) -> int:
-        raise error
-
-    monkeypatch.setattr(check, "run", run)
+def test_errors_become_exit_codes_and_one_line(error: BaseException, code: int, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("cosformer.commands.check.run", failing(error))
     assert cli.main(["check"]) == code
     captured = capsys.readouterr()
     assert not captured.out
     assert len(captured.err.splitlines()) == 1 and str(error) in captured.err
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cosformer.commands import check
-
-    def run(args: object) -> int:
-        raise AssertionError("ours")
-
-    monkeypatch.setattr(check, "run", run)
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch) -> None:
+    monkeypatch.setattr("cosformer.commands.check.run", failing(AssertionError("ours")))
     with pytest.raises(AssertionError, match="ours"):
         cli.main(["check"])
 
 
-def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert terminal.paint("text", "red", io.StringIO()) == "text"
@@ -105,19 +108,12 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert terminal.paint("text", "red", Terminal()) != "text"
 
 
-def test_no_status_line_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    terminal.status("working")
-    assert stream.getvalue() == ""
-
-
-def test_status_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
+@pytest.mark.parametrize(("stream", "seen"), [(io.StringIO(), ""), (Terminal(), "\r\x1b[Ka line that")])
+def test_a_status_line_only_where_somebody_looks(stream: io.StringIO, seen: str, monkeypatch) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: (12, 24))
     terminal.status("a line that is longer than the terminal")
-    assert stream.getvalue() == "\r\x1b[Ka line that"
+    assert stream.getvalue() == seen
 
 
 def test_tables_are_aligned() -> None:
@@ -132,13 +128,8 @@ def test_colour_takes_no_room_in_a_table() -> None:
     assert coloured.replace("\x1b[32m", "").replace("\x1b[0m", "") == plain
 
 
-def test_another_pipe_that_broke_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def broken(args: object) -> int:
-        raise BrokenPipeError(32, "the worker went away")
-
-    monkeypatch.setattr("cosformer.commands.list.run", broken)
+def test_another_pipe_that_broke_is_a_failure(monkeypatch, capfd) -> None:
+    monkeypatch.setattr("cosformer.commands.list.run", failing(BrokenPipeError(32, "the worker went away")))
     assert cli.main(["list", "attentions"]) == cli.EXIT_FAILED
     assert "cosformer list: [Errno 32] the worker went away" in capfd.readouterr().err
 

@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,15 +50,11 @@ def test_a_missing_package_is_answered_with_the_pip_line() -> None:
 
 
 def test_a_command_whose_extra_is_missing_prints_the_pip_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "needy_command.py").write_text(
-        "from cosformer.extras import require\n"
-        "def configure(parser): pass\n"
-        "def run(args): return require('train', 'tyro') and 0\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "needy", ("needy_command", "needs an extra"))
+    command = SimpleNamespace(configure=lambda parser: None, run=lambda args: require("train", "tyro"))
+    monkeypatch.setitem(sys.modules, "cosformer.commands.needy", command)
+    monkeypatch.setitem(cli.COMMANDS, "needy", "needs an extra")
     monkeypatch.setitem(sys.modules, "tyro", None)  # as if it were not installed
     assert cli.main(["needy"]) == cli.EXIT_USAGE
     captured = capsys.readouterr()

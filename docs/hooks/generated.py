@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.cli import COMMANDS, build_parser
-from cosformer.lab.bench import roofline
+from cosformer.lab.bench import gpu
 from cosformer.ops.triton import resources
 from cosformer.recipes import RECIPES, recipe
 
@@ -58,6 +58,6 @@ def block(parser: argparse.ArgumentParser) -> str:
 MADE = {
     "<!-- commands -->": command_pages,
     "<!-- recipes -->": recipe_table,
-    "<!-- roofline -->": roofline.markdown,
+    "<!-- roofline -->": gpu.predictions,
     "<!-- triton resources -->": lambda: resources.markdown(Path("docs/results/triton.json")),
 }

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import IO, NoReturn
 
 from cosformer import processor
@@ -13,33 +14,24 @@ from cosformer._version import __version__
 from cosformer.extras import MissingExtra
 from cosformer.suggest import unknown
 
-# name -> (module with `configure(parser)` and `run(args) -> exit code`, one line for --help)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": (
-        "cosformer.commands.demo",
-        "see it work: exactness, speed, training, a million bytes read, text written, a report",
-    ),
-    "check": ("cosformer.commands.check", "versions, backends and exactness of every form on this machine"),
-    "bench": ("cosformer.commands.bench", "measure time and memory, as ratios within one run"),
-    "list": ("cosformer.commands.list", "the table of attentions"),
-    "convert": ("cosformer.commands.convert", "a pretrained model with its attention replaced and its weights kept"),
-    "linearize": ("cosformer.commands.linearize", "a trained softmax model made linear: learned maps, then LoRA"),
-    "compare": (
-        "cosformer.commands.compare",
-        "models made of a trained one, beside it: perplexity or embeddings on your text",
-    ),
-    "generate": ("cosformer.commands.generate", "continue a text, token by token, with a constant-size state"),
-    "data": ("cosformer.commands.data", "get, make, show and remove data sets"),
-    "train": ("cosformer.commands.train", "train a recipe, any field of it changed by name"),
-    "resume": ("cosformer.commands.resume", "continue a run that was stopped or killed"),
-    "eval": ("cosformer.commands.eval", "score a run's model"),
-    "runs": ("cosformer.commands.runs", "the runs of a folder: status, best score, time"),
-    "report": ("cosformer.commands.report", "one HTML page with all runs and measurements"),
-    "visualize": ("cosformer.commands.visualize", "attention maps of each layer and head of a model, on your own text"),
-    "reproduce": (
-        "cosformer.commands.reproduce",
-        "a table, a figure or all claims of the paper, with our numbers beside it",
-    ),
+# name -> one line for --help; cosformer/commands/NAME.py has `configure(parser)` and `run(args) -> exit code`
+COMMANDS: dict[str, str] = {
+    "demo": "see it work: exactness, speed, training, a million bytes read, text written, a report",
+    "check": "versions, backends and exactness of every form on this machine",
+    "bench": "measure time and memory, as ratios within one run",
+    "list": "the table of attentions",
+    "convert": "a pretrained model with its attention replaced and its weights kept",
+    "linearize": "a trained softmax model made linear: learned maps, then LoRA",
+    "compare": "models made of a trained one, beside it: perplexity or embeddings on your text",
+    "generate": "continue a text, token by token, with a constant-size state",
+    "data": "get, make, show and remove data sets",
+    "train": "train a recipe, any field of it changed by name",
+    "resume": "continue a run that was stopped or killed",
+    "eval": "score a run's model",
+    "runs": "the runs of a folder: status, best score, time",
+    "report": "one HTML page with all runs and measurements",
+    "visualize": "attention maps of each layer and head of a model, on your own text",
+    "reproduce": "a table, a figure or all claims of the paper, with our numbers beside it",
 }
 
 # 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;
@@ -62,10 +54,10 @@ def build_parser(only: str | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="cosformer", description="Attention that is linear in the length of the sequence.")
     parser.add_argument("--version", action="version", version=f"cosformer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (module, summary) in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == only:
-            import_module(module).configure(command)
+            _module(name).configure(command)
     return parser
 
 
@@ -110,7 +102,11 @@ def _run(named: str | None, argv: list[str]) -> int:
         raise
     if said := processor.prepare():
         print(said, file=sys.stderr)
-    return import_module(COMMANDS[args.command][0]).run(args)
+    return _module(args.command).run(args)
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"cosformer.commands.{command}")
 
 
 def _silence() -> None:

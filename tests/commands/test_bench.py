@@ -8,6 +8,7 @@ import pytest
 
 from cosformer import cli
 from cosformer.lab.records import DIFFERENCE, Measurement, Results, read_results
+from cosformer.lab.render.bench_tables import tables
 
 MACHINE = {"cpu": "x", "threads": 2, "torch": "2", "instructions": "y", "cores": 2, "system": "z", "python": "3"}
 
@@ -49,14 +50,14 @@ def test_twice_as_bad_is_seen_in_both_directions(old: Measurement, new: Measurem
     assert changed(tmp_path, new, old, "1") == 0
 
 
-def test_compare_says_how_many_got_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_says_how_many_got_slower(tmp_path: Path, capsys) -> None:
     old = write(tmp_path / "old.json", of(10.0, 1024), of(2.0, 2048), of(1.0, 4096))
     new = write(tmp_path / "new.json", of(7.0, 1024), of(2.0, 2048), of(None, 8192))
     assert cli.main(["bench", "attention", "--read", new, "--compare", old]) == cli.EXIT_FAILED
     assert "1 of 2 rows got worse by more than 1.25x" in capsys.readouterr().out
 
 
-def test_compare_of_strangers_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_of_strangers_is_a_usage_error(tmp_path: Path, capsys) -> None:
     old, new = write(tmp_path / "old.json", of(1.0, 1024)), write(tmp_path / "new.json", of(1.0, 2048))
     assert cli.main(["bench", "attention", "--read", new, "--compare", old]) == cli.EXIT_USAGE
     assert "no row in common" in capsys.readouterr().err
@@ -65,9 +66,7 @@ def test_compare_of_strangers_is_a_usage_error(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"measurements": [{"kind": "x"}]}', '{"measurements": [], "size": 3}']
 )
-def test_a_file_that_is_no_result_is_a_usage_error(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_result_is_a_usage_error(content: str, tmp_path: Path, capsys) -> None:
     (tmp_path / "other.json").write_text(content)
     assert cli.main(["bench", "attention", "--read", str(tmp_path / "other.json")]) == cli.EXIT_USAGE
     assert "other.json" in capsys.readouterr().err
@@ -85,7 +84,28 @@ def test_bad_options_are_usage_errors(words: list[str]) -> None:
     assert stopped.value.code == cli.EXIT_USAGE
 
 
-def test_json_to_stdout_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("attention --backend magic", "magic"),
+        ("attention --attentions magic", "softmax"),
+        ("attention --attentions softmax --backend dense", "--attentions"),
+        ("attention --resume", "--attentions"),
+        ("attention --attentions softmax --resume", "--json"),
+        ("attention --tolerance 0.5", "at least 1"),
+        ("data --repeats 1", "at least 2"),
+        ("text --attentions magic", "magic"),
+        ("train --attentions magic", "magic"),
+        ("train --backends magic", "magic"),
+        ("train --lengths 512 --tokens 256", "--tokens"),
+    ],
+)
+def test_wrong_values_are_named(words: str, message: str, capsys) -> None:
+    assert cli.main(["bench", *words.split()]) == cli.EXIT_USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_json_to_stdout_is_json_alone(tmp_path: Path, capsys) -> None:
     name = write(tmp_path / "new.json", of(1.0))
     assert cli.main(["bench", "attention", "--read", name, "--json", "-", "--compare", name]) == 0
     captured = capsys.readouterr()
@@ -93,11 +113,16 @@ def test_json_to_stdout_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "0 of 1" in captured.err
 
 
-def test_a_document_gets_what_it_has_markers_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_gets_what_it_has_markers_for(tmp_path: Path, capsys) -> None:
     name, page = write(tmp_path / "new.json", of(2.0)), tmp_path / "page.md"
     page.write_text("From <!-- faster from:start -->?<!-- faster from:end --> tokens on.\n")
     assert cli.main(["bench", "attention", "--read", name, "--into", str(page)]) == 0
     assert page.read_text() == "From <!-- faster from:start -->1,024<!-- faster from:end --> tokens on.\n"
+    page.write_text("before\n<!-- bench attention:start -->\nold\n<!-- bench attention:end -->\nafter\n")
+    assert cli.main(["bench", "attention", "--read", name, "--into", str(page)]) == 0
+    found, text = read_results(Path(name)), page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert tables(found)[0].markdown in text and found.machine["cpu"] in text
     page.write_text("no markers")
     assert cli.main(["bench", "attention", "--read", name, "--into", str(page)]) == cli.EXIT_USAGE
     assert "bench attention:start" in capsys.readouterr().err

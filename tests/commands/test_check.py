@@ -16,12 +16,18 @@ from cosformer.ops.native.library import INSTRUCTION_SET, find
 
 
 @pytest.fixture
-def products_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's bfloat16 products are not tried: tests/test_processor.py does."""
-    monkeypatch.setattr(processor, "probe", lambda setting: True)
+def measured(monkeypatch) -> Callable[[exactness.Finding], None]:
+    """Plays the measurements: an exact form and the one given. Torch's bfloat16 products are not tried either."""
+
+    def play(finding: exactness.Finding) -> None:
+        exact = exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12)
+        monkeypatch.setattr(exactness, "measure", lambda device: iter([exact, finding]))
+
+    monkeypatch.setattr(processor, "probe", lambda setting: True)  # tests/test_processor.py does
+    return play
 
 
-def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_form_is_exact(capsys) -> None:
     assert cli.main(["check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is True
@@ -37,14 +43,8 @@ def test_every_form_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in forms for word in words)
 
 
-def test_the_text_names_everything(
-    products_work: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    findings = [
-        exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
-        exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5),
-    ]
-    monkeypatch.setattr(exactness, "measure", lambda device: iter(findings))
+def test_the_text_names_everything(measured, capsys, monkeypatch) -> None:
+    measured(exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5))
     # one extra is missing, whatever this environment has
     monkeypatch.setattr(check, "_missing", lambda wanted, extra: ["nowhere"] if extra == "peers" else [])
     assert cli.main(["check"]) == 0
@@ -62,18 +62,14 @@ def test_the_text_names_everything(
 @pytest.mark.parametrize(
     ("cure", "advice"), [("AVX512_CORE_FP16", "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"), (None, "use float32")]
 )
-def test_products_that_fail_are_named_with_the_way_out(
-    cure: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_that_fail_are_named_with_the_way_out(cure: str | None, advice: str, monkeypatch) -> None:
     monkeypatch.setattr(processor, "probe", lambda setting: setting is not None and setting == cure)
     found = check.about_processor()
     assert not found["bfloat16"]["works"] and advice in found["bfloat16"]["advice"]
     assert any("DO NOT WORK" in line and advice in line for line in check._processor_lines(found))
 
 
-def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(capsys, monkeypatch) -> None:
     monkeypatch.setenv(INSTRUCTION_SET, "sse9")
     find.cache_clear()
     try:
@@ -83,14 +79,8 @@ def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(
     assert "COSFORMER_INSTRUCTION_SET=sse9" in capsys.readouterr().err
 
 
-def test_a_form_that_is_not_exact_fails(
-    products_work: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    findings = [
-        exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12),
-        exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12),
-    ]
-    monkeypatch.setattr(exactness, "measure", lambda device: iter(findings))
+def test_a_form_that_is_not_exact_fails(measured, capsys) -> None:
+    measured(exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12))
     assert cli.main(["check"]) == cli.EXIT_FAILED
     out = capsys.readouterr().out
     assert "1 of 2" in out and "packed (chunked, float64)" in out
@@ -114,9 +104,7 @@ def spoiled(spoil: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     ],
     ids=["angle", "mask", "packing", "offset", "alignment"],
 )
-def test_a_wrong_operator_is_noticed(
-    form: str, spoil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_operator_is_noticed(form: str, spoil: Callable[..., dict[str, Any]], monkeypatch) -> None:
     monkeypatch.setattr(exactness, "cosformer_attention", spoiled(spoil))
     monkeypatch.setattr(exactness, "available_backends", lambda dtype, device: ["chunked"])
     found = [f for f in exactness.measure(length=40) if form in f.form]
@@ -140,7 +128,7 @@ def test_auto_choices_are_those_of_the_operator() -> None:
                 assert choose(x, x, x, None) == span["backend"]
 
 
-def test_extras_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_say_what_is_missing(monkeypatch) -> None:
     from importlib import metadata
 
     real = metadata.version
@@ -158,15 +146,13 @@ def test_extras_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["train"]["install"] == "pip install 'cosformer[train]'"
 
 
-def test_a_device_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_not_there_is_a_usage_error(capsys) -> None:
     assert cli.main(["check", "--device", "no-such-device"]) == cli.EXIT_USAGE
     error = capsys.readouterr().err
     assert "no-such-device" in error and "--device cpu" in error
 
 
 @pytest.mark.gpu
-def test_every_form_is_exact_on_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+def test_every_form_is_exact_on_the_gpu(capsys) -> None:
     assert cli.main(["check", "--device", "cuda", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] is True

@@ -14,7 +14,7 @@ from cosformer.lab.bench import exactness, measure
 
 
 @pytest.fixture
-def short_demo(monkeypatch: pytest.MonkeyPatch):
+def short_demo(monkeypatch):
     monkeypatch.setattr(demo, "LENGTHS", (64, 128))
     monkeypatch.setattr(demo, "LENGTH", 64)
     monkeypatch.setattr(demo, "STOPS", (128, 1024))
@@ -26,7 +26,7 @@ def short_demo(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_training(monkeypatch) -> None:
     def missing(extra: str, package: str) -> Any:
         raise MissingExtra(f"this needs {package!r}: pip install 'cosformer[{extra}]'")
 
@@ -37,9 +37,7 @@ def finding(error: float) -> exactness.Finding:
     return exactness.Finding("causal", "chunked", "float64", error, error, 1e-12)
 
 
-def test_demo_tells_the_whole_story(
-    short_demo: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_tells_the_whole_story(short_demo: None, monkeypatch, tmp_path: Path, capsys) -> None:
     monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-15)]))
     folder = tmp_path / "demo"
     assert cli.main(["demo", "--threads", "1", "--steps", "2", "--output", str(folder)]) == 0
@@ -65,40 +63,27 @@ def test_demo_tells_the_whole_story(
     assert {path.name for path in (folder / "runs").iterdir()} == {"cosformer", "softmax"}
 
 
-def test_without_an_extra_it_says_what_is_left_out(
-    short_demo: None,
-    without_training: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("error", [1e-15, 1e-3], ids=["exact", "not exact"])
+def test_without_an_extra_it_says_what_is_left_out_and_fails_where_a_form_is_not_exact(
+    short_demo: None, without_training: None, error: float, monkeypatch, tmp_path: Path, capsys
 ) -> None:
-    monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-15)]))
-    assert cli.main(["demo", "--threads", "1", "--output", str(tmp_path / "demo")]) == 0
+    monkeypatch.setattr(exactness, "measure", lambda: iter([finding(error)]))
+    exact = error < 1e-12
+    code = cli.main(["demo", "--threads", "1", "--output", str(tmp_path / "demo")])
+    assert code == (0 if exact else cli.EXIT_FAILED)
     out = capsys.readouterr().out
     assert "were left out" in out and "pip install 'cosformer[train]'" in out
     assert (tmp_path / "demo" / "report.html").exists()
-
-
-def test_demo_fails_where_a_form_is_not_exact(
-    short_demo: None,
-    without_training: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(exactness, "measure", lambda: iter([finding(1e-3)]))
-    assert cli.main(["demo", "--threads", "1", "--output", str(tmp_path / "demo")]) == cli.EXIT_FAILED
-    out = capsys.readouterr().out
-    assert "1 of 1 measurements exceed" in out and "not exact" in out
+    assert ("1 of 1 measurements exceed" in out) != exact and ("not exact" in out) != exact
 
 
 @pytest.mark.parametrize("option", ["--threads", "--steps"])
-def test_numbers_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_must_be_positive(option: str, capsys) -> None:
     assert cli.main(["demo", option, "0"]) == cli.EXIT_USAGE
     assert f"{option} 0" in capsys.readouterr().err
 
 
-def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert demo.new_folder(None) == Path("cosformer-demo")
     (tmp_path / "cosformer-demo").mkdir()

@@ -23,10 +23,10 @@ SIZES |= {
 }
 
 
-def parse(module, *words: str) -> argparse.Namespace:
+def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    module.configure(parser)
-    return parser.parse_args(list(words))
+    command.configure(parser)
+    return command.run(parser.parse_args(words))
 
 
 @pytest.fixture
@@ -48,13 +48,13 @@ def tokenizer(path) -> None:
 
 def test_it_writes_the_prompt_and_what_follows(saved, capsys, monkeypatch):
     model, where = saved
-    assert command.run(parse(command, where, "--prompt", "the cat sat", "--greedy", "--max-new-tokens", "8")) == 0
+    assert run(where, "--prompt", "the cat sat", "--greedy", "--max-new-tokens", "8") == 0
     text = capsys.readouterr().out
     ids = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0]
     special = {"[PAD]", "[UNK]", "</s>"}
     assert text.split() == [WORDS[i] for i in ids if WORDS[i] not in special]
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat sat"))
-    command.run(parse(command, where, "--prompt", "-", "--greedy", "--max-new-tokens", "8"))
+    run(where, "--prompt", "-", "--greedy", "--max-new-tokens", "8")
     assert capsys.readouterr().out == text
 
 
@@ -63,7 +63,7 @@ def test_sampling_is_seeded(saved, capsys):
     words = [where, "--prompt", "a mat", "--seed", "3", "--temperature", "1.5", "--max-new-tokens", "12"]
     texts = []
     for seed in ("3", "3", "4"):
-        command.run(parse(command, *words[:4], seed, *words[5:]))
+        run(*words[:4], seed, *words[5:])
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
 
@@ -73,26 +73,26 @@ def test_a_converted_stock_decoder_runs_too(tmp_path, capsys):
     GPT2LMHeadModel(GPT2Config(**SIZES)).save_pretrained(tmp_path / "stock")
     tokenizer(tmp_path / "stock")
     convert(str(tmp_path / "stock"), tmp_path / "out")
-    assert command.run(parse(command, str(tmp_path / "out"), "--prompt", "the cat", "--max-new-tokens", "5")) == 0
+    assert run(str(tmp_path / "out"), "--prompt", "the cat", "--max-new-tokens", "5") == 0
     assert capsys.readouterr().out.startswith("the cat")
 
 
 def test_mistakes(saved, tmp_path):
     _, where = saved
     with pytest.raises(ValueError, match="leave out --greedy"):
-        command.run(parse(command, where, "--prompt", "a", "--top-k", "3", "--greedy"))
+        run(where, "--prompt", "a", "--top-k", "3", "--greedy")
     with pytest.raises(ValueError, match="max_len=32"):
-        command.run(parse(command, where, "--prompt", "a", "--max-new-tokens", "32"))
+        run(where, "--prompt", "a", "--max-new-tokens", "32")
     with pytest.raises(ValueError, match="no token"):
-        command.run(parse(command, where, "--prompt", ""))
+        run(where, "--prompt", "")
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        command.run(parse(command, str(tmp_path / "nowhere"), "--prompt", "a"))
+        run(str(tmp_path / "nowhere"), "--prompt", "a")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no causal model in"):
-        command.run(parse(command, str(tmp_path / "empty"), "--prompt", "a"))
+    with pytest.raises(FileNotFoundError, match="no run and no causal model in"):
+        run(str(tmp_path / "empty"), "--prompt", "a")
     CosformerForCausalLM(CosformerConfig(**SIZES, is_decoder=True)).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="no tokenizer in"):
-        command.run(parse(command, str(tmp_path / "bare"), "--prompt", "a"))
+        run(str(tmp_path / "bare"), "--prompt", "a")
 
 
 def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
@@ -104,33 +104,33 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "fields": {"adaptive_cutoffs": None}}
     data = DataConfig("python", {"max_bytes": 300_000}, length=64, eval_rows=4)
     learning = TrainConfig(steps=2, batch=2, lr=1e-3, eval_every=2, save_every=2, tracker="none", threads=1)
-    run = tmp_path / "run"
-    train(Experiment("test", "lm", data, ModelConfig("adaptive_lm", **sizes), learning), run, quiet=True)
+    trained = tmp_path / "run"
+    train(Experiment("test", "lm", data, ModelConfig("adaptive_lm", **sizes), learning), trained, quiet=True)
     capsys.readouterr()
-    assert command.run(parse(command, str(run), "--prompt", "def ", "--greedy", "--max-new-tokens", "12")) == 0
+    assert run(str(trained), "--prompt", "def ", "--greedy", "--max-new-tokens", "12") == 0
     printed = capsys.readouterr().out
     ids = torch.tensor([[byte + 1 for byte in b"def "]])
-    made = load_model(run).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    made = load_model(trained).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     plain = bytes(int(i) - 1 for i in made[0] if 1 <= int(i) <= 256).decode("utf-8", "replace")
     assert printed.startswith("def ") and printed.rstrip("\n") == plain.rstrip("\n")
     other = tmp_path / "other"
     other.mkdir()
-    (other / "experiment.json").write_text((run / "experiment.json").read_text().replace('"lm"', '"mlm"'))
+    (other / "experiment.json").write_text((trained / "experiment.json").read_text().replace('"lm"', '"mlm"'))
     with pytest.raises(ValueError, match="task 'mlm'; only a language model"):
-        command.run(parse(command, str(other), "--prompt", "def "))
+        run(str(other), "--prompt", "def ")
 
 
 def test_without_a_model_the_one_that_is_shipped_writes(capsys):
     texts = []
     for words in ([], ["--prompt", command.DEFAULT_PROMPT], ["--prompt", "def "]):
-        assert command.run(parse(command, *words, "--seed", "0", "--max-new-tokens", "20")) == 0
+        assert run(*words, "--seed", "0", "--max-new-tokens", "20") == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2] and texts[0].startswith(command.DEFAULT_PROMPT)
 
 
 def test_a_model_without_a_prompt_is_a_mistake(saved):
     with pytest.raises(ValueError, match="--prompt is missing"):
-        command.run(parse(command, saved[1]))
+        run(saved[1])
 
 
 def test_text_appears_while_it_is_made(saved, monkeypatch):
@@ -144,5 +144,5 @@ def test_text_appears_while_it_is_made(saved, monkeypatch):
         return asked(self, *args, **kwargs)
 
     monkeypatch.setattr(CosformerForCausalLM, "forward", forward)
-    command.run(parse(command, saved[1], "--prompt", "the cat", "--seed", "0", "--max-new-tokens", "12"))
+    run(saved[1], "--prompt", "the cat", "--seed", "0", "--max-new-tokens", "12")
     assert len(set(seen)) > 4 and all(b.startswith(a) for a, b in itertools.pairwise([*seen, screen.getvalue()]))

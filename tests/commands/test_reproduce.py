@@ -14,9 +14,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     shutil.copytree(DOCS / "results", tmp_path / "docs" / "results")
     monkeypatch.chdir(tmp_path)
     before = files(tmp_path)
@@ -28,18 +26,14 @@ def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(
     assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
-def test_the_committed_search_of_rates_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_committed_search_of_rates_is_shown(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["reproduce", "rates", "--show", "--docs", str(DOCS)]) == 0
     captured = capsys.readouterr()
     assert "evidence-pathfinder, validation loss by rate" in captured.out and "rates.jsonl" in captured.err
 
 
-def test_without_a_clone_it_says_where_the_committed_runs_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_clone_it_says_where_the_committed_runs_are(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["reproduce", "ledger", "--show"]) == 0
     captured = capsys.readouterr()
@@ -48,9 +42,7 @@ def test_without_a_clone_it_says_where_the_committed_runs_are(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_of_ones_own_come_before_the_committed_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_ones_own_come_before_the_committed_ones(tmp_path: Path, monkeypatch, capsys) -> None:
     from cosformer.lab.records import Run
 
     monkeypatch.chdir(tmp_path)

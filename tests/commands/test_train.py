@@ -29,7 +29,7 @@ RESULT = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
     for name in ("RANK", "WORLD_SIZE"):
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def engine(monkeypatch) -> dict[str, Any]:
     """Plays the engine: notes how it was called, and answers with ``engine["answer"]``."""
     seen: dict[str, Any] = {"answer": RESULT}
 
@@ -125,7 +125,7 @@ def test_a_value_of_a_dict_may_look_like_anything() -> None:
     ],
 )
 def test_a_wrong_option_is_named_with_the_nearest(
-    words: list[str], said: list[str], engine: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    words: list[str], said: list[str], engine: dict[str, Any], capsys
 ) -> None:
     try:
         code = main(["train", NAME, *words])
@@ -136,12 +136,12 @@ def test_a_wrong_option_is_named_with_the_nearest(
     assert all(part in error for part in said) and "call" not in engine
 
 
-def test_an_unknown_recipe_brings_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_recipe_brings_the_nearest(capsys) -> None:
     assert main(["train", "lm-stdlib-smal"]) == 2
     assert "unknown recipe 'lm-stdlib-smal'; did you mean 'lm-stdlib-small'?" in capsys.readouterr().err
 
 
-def test_help_lists_the_recipes_and_each_recipe_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_recipes_and_each_recipe_its_values(capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["train", "--help"])
     assert stopped.value.code == 0 and "lra-pathfinder-small" in capsys.readouterr().out
@@ -152,7 +152,7 @@ def test_help_lists_the_recipes_and_each_recipe_its_values(capsys: pytest.Captur
     assert "--train.steps" in shown and "35000" in shown and "--data.options.lra-padding" in shown and "--run" in shown
 
 
-def test_help_explains_every_option_and_lists_choices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_every_option_and_lists_choices(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["train", NAME, "--help"])
     lines = [line.strip("│| ") for line in capsys.readouterr().out.splitlines()]
@@ -162,7 +162,7 @@ def test_help_explains_every_option_and_lists_choices(capsys: pytest.CaptureFixt
     assert [option for option in unexplained if not option.startswith(keys)] == []
 
 
-def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_recipe_they_are_listed(capsys) -> None:
     assert main(["train"]) == 2
     captured = capsys.readouterr()
     assert "lra-pathfinder-small" in captured.out and "name one of these recipes" in captured.err
@@ -171,13 +171,13 @@ def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) ->
 # --- what is missing
 
 
-def test_missing_data_names_the_command_that_gets_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_missing_data_names_the_command_that_gets_it(capsys, folder: Path) -> None:
     assert main(["train", "lm-wikitext103-small", "--quiet"]) == 2
     assert "cosformer data get wikitext103" in capsys.readouterr().err
     assert not (folder / "runs").exists()
 
 
-def test_an_unknown_option_of_the_data_set_brings_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_of_the_data_set_brings_its_options(capsys) -> None:
     assert main(["train", NAME, "--data.options.max_byte", "5"]) == 2
     assert "has no option 'max_byte'; it has: max_bytes, seed" in capsys.readouterr().err
 
@@ -192,7 +192,7 @@ def test_runs_are_named_after_recipe_attention_and_seed(engine: dict[str, Any]) 
     assert default_folder(engine["experiment"]) == Path("runs/lm-stdlib-small-relu-seed3-3") and engine["quiet"]
 
 
-def test_a_folder_that_holds_a_run_is_refused(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_holds_a_run_is_refused(engine: dict[str, Any], capsys) -> None:
     assert main(["train", NAME, "--run", "mine"]) == 0
     engine.pop("call")
     assert main(["train", NAME, "--run", "mine"]) == 2
@@ -203,7 +203,7 @@ def test_a_folder_that_holds_a_run_is_refused(engine: dict[str, Any], capsys: py
 # --- how a run ends
 
 
-def test_the_scores_are_shown_beside_the_baseline(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scores_are_shown_beside_the_baseline(engine: dict[str, Any], capsys) -> None:
     assert main(["train", NAME, "--run", "mine"]) == 0
     shown = capsys.readouterr().out
     assert "2.0000 ± 0.0100" in shown and "3.0000 ± 0.0100 (unigram)" in shown and "perplexity 7.389" in shown
@@ -215,9 +215,7 @@ def test_the_scores_are_shown_beside_the_baseline(engine: dict[str, Any], capsys
 
 
 @pytest.mark.parametrize(("per_word", "shown"), [(3e8, False), (120.0, True)])
-def test_a_model_of_bytes_is_scored_in_bits_first(
-    engine: dict[str, Any], capsys: pytest.CaptureFixture[str], per_word: float, shown: bool
-) -> None:
+def test_a_model_of_bytes_is_scored_in_bits_first(engine: dict[str, Any], capsys, per_word: float, shown: bool) -> None:
     """Perplexity of a word only where it means something."""
     scores = {"loss": 2.0, "error": 0.01, "perplexity": 7.389, "word_perplexity": per_word, "bits_per_byte": 2.885}
     engine["answer"] = RESULT | {"scores": {"valid": scores}}
@@ -227,9 +225,7 @@ def test_a_model_of_bytes_is_scored_in_bits_first(
 
 
 @pytest.mark.parametrize("command", ["train", "resume"])
-def test_a_stopped_run_says_how_to_go_on(
-    command: str, engine: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_says_how_to_go_on(command: str, engine: dict[str, Any], capsys) -> None:
     engine["answer"] = {"status": "stopped", "reason": "SIGTERM at update 3"}
     assert main(["train", NAME, "--run", "mine"] if command == "train" else _resumed("mine")) == 130
     assert "SIGTERM at update 3; continue with `cosformer resume mine`" in capsys.readouterr().err
@@ -242,16 +238,14 @@ def _resumed(run: str) -> list[str]:
     return ["resume", run]
 
 
-def test_a_failed_run_is_one_line_and_code_1(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_one_line_and_code_1(engine: dict[str, Any], capsys) -> None:
     engine["answer"] = cosformer.train.TrainingFailed("the loss is not a number at update 7, first in layer 2")
     assert main(["train", NAME, "--run", "mine"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "mine: the loss is not a number at update 7, first in layer 2\n" and not captured.out
 
 
-def test_only_the_first_process_speaks(
-    engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_first_process_speaks(engine: dict[str, Any], monkeypatch, capsys) -> None:
     monkeypatch.setenv("RANK", "1")
     assert main(["train", NAME, "--run", "mine"]) == 0
     assert not capsys.readouterr().out
@@ -261,12 +255,12 @@ def test_only_the_first_process_speaks(
 
 
 @pytest.mark.parametrize("command", ["resume", "eval"])
-def test_what_is_no_run_is_refused(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run_is_refused(command: str, folder: Path, capsys) -> None:
     assert main([command, "nowhere"]) == 2
     assert "nowhere is not a run: it holds no experiment.json; see `cosformer runs`" in capsys.readouterr().err
 
 
-def test_eval_scores_what_is_asked(engine: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_scores_what_is_asked(engine: dict[str, Any], capsys) -> None:
     _resumed("mine")
     assert main(["eval", "mine", "--splits", "test, test@400", "--weights", "last"]) == 0
     assert engine["names"] == ["test", "test@400"] and engine["which"] == "last"
@@ -286,7 +280,7 @@ def _run(folder: Path, **info: Any) -> None:
     (folder / "metrics.jsonl").write_text("")
 
 
-def test_runs_shows_a_table_and_names_what_is_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_shows_a_table_and_names_what_is_damaged(folder: Path, capsys) -> None:
     best = {"step": 200, "score": 2.25}
     _run(
         Path("runs/a"),
@@ -321,7 +315,7 @@ def _changed(folder: Path, steps: int, scores: dict[str, float], **info: Any) ->
     (folder / "result.json").write_text(json.dumps({"steps": steps, "scores": {"test": scores}}))
 
 
-def test_runs_show_what_they_changed_sort_and_filter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_show_what_they_changed_sort_and_filter(folder: Path, capsys) -> None:
     scores = {"perplexity": 4.0, "word_perplexity": 57814910918783.4453}
     _changed(Path("runs/a"), 300, {"bits_per_byte": 2.5, **scores})
     _changed(Path("runs/b"), 500, {"bits_per_byte": 2.25, **scores})
@@ -342,7 +336,7 @@ def test_runs_show_what_they_changed_sort_and_filter(folder: Path, capsys: pytes
     assert main(["runs", "--sort", "train.step"]) == 2 and "did you mean 'train.steps'" in capsys.readouterr().err
 
 
-def test_two_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_side_by_side(folder: Path, capsys) -> None:
     _changed(Path("runs/a"), 300, {"bits_per_byte": 2.5, "word_perplexity": 57814910918783.4453})
     _changed(Path("runs/b"), 500, {"bits_per_byte": 2.25})
     assert main(["runs", "diff", "runs/a", "runs/b"]) == 0
@@ -352,7 +346,7 @@ def test_two_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["runs", "diff", "runs/a"]) == 2 and "give two folders" in capsys.readouterr().err
 
 
-def test_a_killed_run_is_told_from_a_running_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_told_from_a_running_one(folder: Path, capsys) -> None:
     from cosformer import machine
 
     here = machine.process()
@@ -372,7 +366,7 @@ def test_a_killed_run_is_told_from_a_running_one(folder: Path, capsys: pytest.Ca
     assert lines["elsewhere"].startswith("0/300 running")
 
 
-def test_no_runs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_runs_is_said(capsys) -> None:
     assert main(["runs", "empty"]) == 0
     captured = capsys.readouterr()
     assert "no runs in empty" in captured.err and not captured.out

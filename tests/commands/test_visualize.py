@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cosformer.cli import main
-from cosformer.commands.visualize import encode
+from cosformer.commands.generate import encode
 from cosformer.data.vocabulary import Bytes, Pixels, Words
 
 TEXT = "def f(x):"
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "run"
 
 
-def test_a_run_in_every_format(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_every_format(run: Path, tmp_path: Path, capsys) -> None:
     pytest.importorskip("matplotlib")
     for suffix in ("html", "svg", "png", "npz"):
         out = tmp_path / "new" / f"maps.{suffix}"
@@ -85,15 +85,15 @@ def test_the_text_changes_the_maps(run: Path, tmp_path: Path) -> None:
         (["--text", "x" * 500], "exceeds max_len"),
     ],
 )
-def test_mistakes_are_named(run: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(run: Path, options: list[str], words: str, capsys) -> None:
     assert main(["visualize", str(run), "--text", TEXT, *options]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys) -> None:
     pytest.importorskip("transformers")
     assert main(["visualize", str(tmp_path), "--text", TEXT]) == 2
-    assert "neither a run nor a model with its tokenizer" in capsys.readouterr().err
+    assert "no run and no model in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["ours", "stock"])

@@ -6,7 +6,9 @@ import os
 import platform
 import re
 import sys
+from functools import partial
 from importlib import metadata
+from itertools import groupby
 from typing import Any
 
 from cosformer import processor, terminal
@@ -159,15 +161,15 @@ def auto_choices(device: str, longest: int = 4096) -> dict[str, list[dict[str, A
 
     from cosformer.ops.dispatch import choose
 
-    spans: dict[str, list[dict[str, Any]]] = {dtype: [] for dtype in DTYPES}
-    for dtype, found in spans.items():
-        for n in range(1, longest + 1):
-            x = torch.empty(1, dtype=getattr(torch, dtype), device=device).expand(1, 8, n, 64)
-            name = choose(x, x, x, None)
-            if not found or found[-1]["backend"] != name:
-                found.append({"backend": name, "from": n, "to": None})
-                if len(found) > 1:
-                    found[-2]["to"] = n - 1
+    def chosen(dtype: str, n: int) -> str:
+        x = torch.empty(1, dtype=getattr(torch, dtype), device=device).expand(1, 8, n, 64)
+        return choose(x, x, x, None)
+
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for dtype in DTYPES:
+        groups = [(name, [*lengths]) for name, lengths in groupby(range(1, longest + 1), partial(chosen, dtype))]
+        spans[dtype] = [{"backend": name, "from": lengths[0], "to": lengths[-1]} for name, lengths in groups]
+        spans[dtype][-1]["to"] = None
     return spans
 
 

@@ -8,18 +8,15 @@ from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", metavar="SOURCE", help="a directory with a saved model, or a name on the Hugging Face hub"
-    )
-    parser.add_argument("out", metavar="OUT", type=Path, help="where to write the converted model (new or empty)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="a directory with a saved model, or a name on the Hugging Face hub")
+    add("out", metavar="OUT", type=Path, help="where to write the converted model (new or empty)")
+    add(
         "--attention",
         default="cosformer",
         help="cosformer (default) or softmax; for a cosformer model any attention of the zoo",
     )
-    parser.add_argument(
-        "--max-len", type=int, help="the paper's M, the longest sequence (default: the model's own longest)"
-    )
+    add("--max-len", type=int, help="the paper's M, the longest sequence (default: the model's own longest)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,9 @@
 import argparse
 import inspect
 import json
+import math
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,13 +177,11 @@ def _print_histogram(lengths: list[int]) -> None:
         print("  no rows")
         return
     low, high = min(lengths), max(lengths)
-    width = max(1, -(-(high - low + 1) // 10))
-    counts = [0] * (-(-(high - low + 1) // width))
-    for length in lengths:
-        counts[(length - low) // width] += 1
-    for i, count in enumerate(counts):
-        first = low + i * width
-        bar = "█" * round(40 * count / max(counts))
+    width = math.ceil((high - low + 1) / 10)
+    counts = Counter((length - low) // width for length in lengths)
+    for first in range(low, high + 1, width):
+        count = counts[(first - low) // width]
+        bar = "█" * round(40 * count / max(counts.values()))
         print(f"  {first:>6,} to {min(first + width - 1, high):>6,} {count:>9,} {bar}")
 
 

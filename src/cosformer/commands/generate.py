@@ -16,29 +16,26 @@ TEMPERATURE, TOP_P = 0.8, 0.95  # text that stays on its subject and does not re
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         nargs="?",
         help="a run's folder, a directory with a saved causal model, or a name on the hub (default: a small model of Python"
         " sources that comes with this package)",
     )
-    parser.add_argument("--prompt", help="the text to continue; - reads it from standard input")
-    parser.add_argument(
-        "--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)"
-    )
-    parser.add_argument(
-        "--greedy", action="store_true", help="always the likeliest token, instead of drawing at random"
-    )
-    parser.add_argument("--temperature", type=float, help=f"below 1 is more cautious (default: {TEMPERATURE:g})")
-    parser.add_argument("--top-k", type=int, help="draw among the k likeliest tokens")
-    parser.add_argument(
+    add("--prompt", help="the text to continue; - reads it from standard input")
+    add("--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)")
+    add("--greedy", action="store_true", help="always the likeliest token, instead of drawing at random")
+    add("--temperature", type=float, help=f"below 1 is more cautious (default: {TEMPERATURE:g})")
+    add("--top-k", type=int, help="draw among the k likeliest tokens")
+    add(
         "--top-p",
         type=float,
         help=f"draw among the likeliest tokens that make up this probability (default: {TOP_P:g})",
     )
-    parser.add_argument("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
-    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    add("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
+    add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,17 +49,15 @@ def run(args: argparse.Namespace) -> int:
     if args.prompt is None and args.model is not None:
         raise ValueError("--prompt is missing: the text to continue, or - to read it from standard input")
     name = str(STDLIB_MODEL) if args.model is None else args.model
-    check_model_path(name)
-    require("hf", "transformers")
+    task = load_experiment(Path(name)).task if (Path(name) / EXPERIMENT_FILE).is_file() else "lm"
+    if task != "lm":
+        raise ValueError(f"{name} was trained for the task {task!r}; only a language model ('lm') continues a text")
+    model, tokenizer = load(name, "AutoModelForCausalLM")
     import torch
     import transformers
 
     from cosformer.hf import StateCache
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    is_run = (Path(name) / EXPERIMENT_FILE).is_file()
-    model, tokenizer = _from_run(Path(name)) if is_run else _from_model(name)
     model.to(args.device).eval()
     given = DEFAULT_PROMPT if args.prompt is None else args.prompt
     prompt = sys.stdin.read() if given == "-" else given
@@ -88,52 +83,71 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _from_model(name: str) -> tuple[Any, Any]:
-    import transformers
+def load(name: str, auto_class: str) -> tuple[Any, Any]:
+    """The model of a run, or of what transformers' ``auto_class`` finds in a folder or on the hub; and its tokenizer."""
+    check_model_path(name)
+    transformers: Any = require("hf", "transformers")
+    import cosformer.hf  # noqa: F401  (its models load by name)
 
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if (Path(name) / EXPERIMENT_FILE).is_file():
+        from cosformer.train import load_model
+
+        return load_model(Path(name)), RunTokenizer(Path(name))
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(name)
+        model = getattr(transformers, auto_class).from_pretrained(name)
     except (OSError, ValueError) as error:  # ValueError: a folder without a model's config.json
-        raise FileNotFoundError(f"no causal model in {name!r}: {error}") from error
+        kind = "causal model" if "Causal" in auto_class else "model"
+        raise FileNotFoundError(f"no run and no {kind} in {name!r}: {error}") from error
     try:
         return model, transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f"no tokenizer in {name!r}; save one there with save_pretrained") from error
 
 
-def _from_run(run: Path) -> tuple[Any, Any]:
-    from cosformer.train import load_model
-    from cosformer.train.vocabulary import load_vocabulary
-
-    experiment = load_experiment(run)
-    if experiment.task != "lm":
-        raise ValueError(
-            f"{run} was trained for the task {experiment.task!r}; only a language model ('lm') continues a text"
-        )
-    return load_model(run), RunTokenizer(load_vocabulary(run))
-
-
 class RunTokenizer:
     """A run's vocabulary, called as a tokenizer is."""
 
-    def __init__(self, vocabulary: Any) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, run: Path) -> None:
+        from cosformer.train.vocabulary import load_vocabulary
+
+        self.vocabulary = vocabulary = load_vocabulary(run)
+        self.specials = load_experiment(run).task != "lm"  # start and end tokens around a text, as rows have them
         self.pad_token_id, self.eos_token_id = vocabulary.pad_id, vocabulary.eos_id
         self._special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id, vocabulary.mask_id}
 
-    def __call__(self, text: str, return_tensors: str) -> dict[str, Any]:
+    def __call__(self, text: str, return_tensors: str | None = None) -> dict[str, Any]:
         import torch
 
-        from cosformer.commands.visualize import encode
+        ids = encode(self.vocabulary, text, self.specials)
+        return {"input_ids": torch.tensor([ids]) if return_tensors == "pt" else ids}
 
-        assert return_tensors == "pt"
-        return {"input_ids": torch.tensor([encode(self.vocabulary, text, specials=False)])}
-
-    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
         import numpy as np
 
         kept = [int(i) for i in ids if not (skip_special_tokens and int(i) in self._special)]
         return self.vocabulary.decode(np.array(kept, np.int64)) if kept else ""
+
+
+def encode(vocabulary: Any, text: str, specials: bool) -> list[int]:
+    """The ids of ``text`` in a data set's vocabulary; ``specials``: between its start and end tokens, as rows are."""
+    if hasattr(vocabulary, "encode"):
+        ids = [int(i) for i in vocabulary.encode([text])[0]]
+    elif hasattr(vocabulary, "index"):
+        ids = [_word(vocabulary, word) for word in text.split()]
+    else:
+        raise ValueError("this run reads pixels, not text; there is nothing to draw for a text")
+    if specials and vocabulary.bos_id is not None and vocabulary.eos_id is not None:
+        ids = [vocabulary.bos_id, *ids, vocabulary.eos_id]
+    return ids
+
+
+def _word(vocabulary: Any, word: str) -> int:
+    found = vocabulary.index.get(word, vocabulary.unk_id)
+    if found is None:
+        raise ValueError(f"the word {word!r} is not in the run's vocabulary: {' '.join(vocabulary.words[:20])} …")
+    return found
 
 
 def room(wanted: int | None, used: int, config: Any) -> int:

@@ -33,25 +33,16 @@ _NUMBERS = {"features": int, "max_len": int}  # default None
 def configure(parser: argparse.ArgumentParser) -> None:
     from cosformer.linearize.settings import Settings
 
-    parser.add_argument(
-        "source", metavar="SOURCE", help="a directory with a saved model, or a name on the Hugging Face hub"
-    )
-    parser.add_argument(
-        "out", metavar="OUT", type=Path, help="where to write the linear model; killed, repeat the command"
-    )
-    parser.add_argument(
-        "--text", metavar="FILE", type=Path, nargs="+", required=True, help="text to learn from (.xz is unpacked)"
-    )
-    parser.add_argument(
-        "--maps", metavar="DIR", type=Path, help="a linearized model of the same source whose maps to start from"
-    )
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="a directory with a saved model, or a name on the Hugging Face hub")
+    add("out", metavar="OUT", type=Path, help="where to write the linear model; killed, repeat the command")
+    add("--text", metavar="FILE", type=Path, nargs="+", required=True, help="text to learn from (.xz is unpacked)")
+    add("--maps", metavar="DIR", type=Path, help="a linearized model of the same source whose maps to start from")
     for field in fields(Settings):
         kind = _NUMBERS.get(field.name) or type(field.default)
         shown = "" if field.default is None else f" (default: {field.default})"
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help=HELP[field.name] + shown
-        )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+        add(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help=HELP[field.name] + shown)
+    add("--quiet", action="store_true", help="no progress")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,13 +6,17 @@ COLUMNS = ("name", "paper", "time", "memory", "causal", "cross", "streaming", "d
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["attentions"], help="which table to print")
-    parser.add_argument("--markdown", action="store_true", help="as a markdown table")
+    add = parser.add_argument
+    add("what", choices=["attentions"], help="which table to print")
+    add("--markdown", action="store_true", help="as a markdown table")
 
 
 def run(args: argparse.Namespace) -> int:
+    from cosformer.lab.render.table import Table
+
     rows = attention_rows()
-    print(markdown_table(rows) if args.markdown else plain_table(rows))
+    named = [(f"`{name}`", *rest) for name, *rest in rows]
+    print(Table("", COLUMNS, named, numeric=False).markdown if args.markdown else plain_table(rows))
     return 0
 
 
@@ -36,10 +40,3 @@ def plain_table(rows: list[tuple[str, ...]]) -> str:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append("  ".join((*cells, row[-1])))
     return "\n".join(lines)
-
-
-def markdown_table(rows: list[tuple[str, ...]]) -> str:
-    """A GitHub table; names are code."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *((f"`{name}`", *rest) for name, *rest in rows)]
-    escaped = ([cell.replace("|", r"\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)

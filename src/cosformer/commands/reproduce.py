@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cosformer.commands import numbers, positive
 from cosformer.extras import require
 from cosformer.suggest import unknown
 
@@ -52,14 +53,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
-    add("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: 3; of the ledger 5)")
+    add("--seeds", type=positive, metavar="N", help="seeds 0 to N-1 (default: 3; of the ledger 5)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
     add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
     add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
     add("--dry-run", action="store_true", help="print the commands of what is missing, run nothing")
     add("--budget", type=_seconds, metavar="30m", help="stop after this time (s, m, h); the same command continues")
-    add("--jobs", type=_positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    add("--threads", type=_positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
+    add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
+    add("--threads", type=positive, metavar="N", help="of a run (default: 1; at paper scale torch's own choice)")
     add("--pause-while", type=Path, metavar="FILE", help="stand still while a process holds an exclusive flock on FILE")
     add(
         "--json",
@@ -68,9 +69,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the runs, one line each (default: DIR/TARGET.jsonl, and none with --show)",
     )
     add("--docs", type=Path, default=Path("docs"), metavar="DIR", help="where results/*.json of the benchmarks are")
-    add("--lengths", type=_lengths, metavar="N,...", help="table 5, figure 1: bytes (default: 1000,2000,3000,4000)")
-    add("--batch", type=_positive, metavar="N", help="table 5, figure 1: sequences of a step")
-    add("--width", type=_positive, metavar="N", help="table 5, figure 1: of the model")
+    add("--lengths", type=numbers, metavar="N,...", help="table 5, figure 1: bytes (default: 1000,2000,3000,4000)")
+    add("--batch", type=positive, metavar="N", help="table 5, figure 1: sequences of a step")
+    add("--width", type=positive, metavar="N", help="table 5, figure 1: of the model")
     add("--write", type=Path, metavar="DIR", help="ledger: bring DIR/results.md and DIR/results/ up to date")
     add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' marker")
 
@@ -258,18 +259,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _lengths(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
-
-
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r}: a number and a unit, as 90s, 30m or 2h")
     return float(match[1]) * _UNITS[match[2]]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1")
-    return int(text)

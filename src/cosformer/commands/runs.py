@@ -17,14 +17,8 @@ from cosformer.terminal import number, table
 COLUMNS = ("run", "recipe", "attention", "seed", "steps", "status", "score", "best", "time", "changed")
 # what --sort and --where know, besides the settings by their names on the command line
 _FACTS = ("run", "recipe", "attention", "seed", "steps", "steps_done", "status", "best", "score", "seconds")
-_NOT_CHANGES = (
-    "recipe",
-    "note",
-    "model.attention",
-    "train.seed",
-    "train.threads",
-)  # in columns of their own, or no change
-
+# in columns of their own, or no change
+_NOT_CHANGES = ("recipe", "note", "model.attention", "train.seed", "train.threads")
 _SHOWN = 4  # changes that the table names
 
 

@@ -35,10 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + "\n\n`cosformer train RECIPE --help` shows every option with the recipe's own value, as --model.attention performer,"
         "\n--train.steps 500, --start RUN, or an option of the data set, --data.options.path FILE."
     )
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are listed")
-    parser.add_argument(
-        "rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and what to change"
-    )
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are listed")
+    add("rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and what to change")
 
 
 def run(args: argparse.Namespace) -> int:

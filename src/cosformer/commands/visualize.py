@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cosformer.experiment import EXPERIMENT_FILE
-from cosformer.extras import require
-from cosformer.suggest import check_model_path
+from cosformer.commands.generate import load
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +46,9 @@ def run(args: argparse.Namespace) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     if not text:
         raise ValueError("the text is empty; give at least one letter")
-    check_model_path(args.model)
-    require("hf", "transformers")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    is_run = (Path(args.model) / EXPERIMENT_FILE).is_file()
-    model, ids, tokens = _from_run(Path(args.model), text) if is_run else _from_model(args.model, text)
+    model, tokenizer = load(args.model, "AutoModel")
+    ids = tokenizer(text)["input_ids"]
+    tokens = [tokenizer.decode([i]) for i in ids]
     weights = watched(model, ids)
     if weights[0].shape[-1] == len(tokens) + 1:
         tokens = ["<cls>", *tokens]  # the model's own vector before the sequence
@@ -84,53 +77,6 @@ def watched(model: Any, ids: list[int]) -> "list[np.ndarray]":
     from cosformer.models.attention_weights import model_weights
 
     return [w[0].float().cpu().numpy() for w in model_weights(model, torch.tensor([ids]))]
-
-
-def encode(vocabulary: Any, text: str, specials: bool) -> list[int]:
-    """The ids of ``text`` in a data set's vocabulary; ``specials``: between its start and end tokens, as rows are."""
-    if hasattr(vocabulary, "encode"):
-        ids = [int(i) for i in vocabulary.encode([text])[0]]
-    elif hasattr(vocabulary, "index"):
-        ids = [_word(vocabulary, word) for word in text.split()]
-    else:
-        raise ValueError("this run reads pixels, not text; there is nothing to draw for a text")
-    if specials and vocabulary.bos_id is not None and vocabulary.eos_id is not None:
-        ids = [vocabulary.bos_id, *ids, vocabulary.eos_id]
-    return ids
-
-
-def _word(vocabulary: Any, word: str) -> int:
-    found = vocabulary.index.get(word, vocabulary.unk_id)
-    if found is None:
-        raise ValueError(f"the word {word!r} is not in the run's vocabulary: {' '.join(vocabulary.words[:20])} …")
-    return found
-
-
-def _from_run(run: Path, text: str) -> tuple[Any, list[int], list[str]]:
-    import numpy as np
-
-    from cosformer.experiment import load_experiment
-    from cosformer.train import load_model
-    from cosformer.train.vocabulary import load_vocabulary
-
-    experiment = load_experiment(run)
-    vocabulary = load_vocabulary(run)
-    ids = encode(vocabulary, text, specials=experiment.task != "lm")
-    return load_model(run), ids, [vocabulary.decode(np.array([i])) for i in ids]
-
-
-def _from_model(name: str, text: str) -> tuple[Any, list[int], list[str]]:
-    import transformers
-
-    import cosformer.hf  # noqa: F401  (its models load by name)
-
-    try:
-        model = transformers.AutoModel.from_pretrained(name)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"{name!r} is neither a run nor a model with its tokenizer: {error}") from error
-    ids = tokenizer(text)["input_ids"]
-    return model, ids, [tokenizer.decode([i]) for i in ids]
 
 
 def _panels(weights: "list[np.ndarray]", layers: list[int], heads: list[int]) -> "list[Panel]":

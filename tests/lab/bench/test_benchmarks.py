@@ -7,17 +7,13 @@ import torch
 
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
-from cosformer.lab.bench import attention, data, generate, gpu, measure, native, peers, roofline
-from cosformer.lab.records import Measurement, read_results
+from cosformer.lab.bench import attention, data, generate, gpu, long, measure, native, peers, reading
+from cosformer.lab.bench.steps import language_model
+from cosformer.lab.records import read_results
 from cosformer.lab.render.bench_tables import tables
 from cosformer.ops import native as kernels
 
 # --- data
-
-
-def test_one_repeat_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "data", "--repeats", "1"]) == 2
-    assert "at least 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -43,9 +39,27 @@ def test_states_are_measured_and_shown(monkeypatch, tmp_path):
         ("state", 64),
         ("slowest token", None),
     ]
-    short, long = found.find(kind="state")
-    assert long.baseline_megabytes > 3.9 * short.baseline_megabytes and long.megabytes == short.megabytes
+    short, longer = found.find(kind="state")
+    assert longer.baseline_megabytes > 3.9 * short.baseline_megabytes and longer.megabytes == short.megabytes
     assert [row[0] for row in tables(found)[0].rows] == ["16", "64"]
+
+
+def test_a_token_is_timed_against_the_model_it_was_made_of(tmp_path, capsys):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=256)).save_pretrained(tmp_path / "stock")
+    language_model("cosformer", 128, width=16, layers=2, heads=2).save_pretrained(tmp_path / "ours")
+    target, places = tmp_path / "decode.json", ["--source", str(tmp_path / "stock"), "--models", str(tmp_path / "ours")]
+    words = ["bench", "decode", *places, "--lengths", "16,64", "--repeats", "2", "--threads", "1"]
+    assert main([*words, "--json", str(target)]) == 0
+    found = read_results(target)
+    assert [(m.kind, m.attention, m.baseline) for m in found.measurements] == [
+        (kind, "ours", "stock") for _ in range(2) for kind in ("step", "state")
+    ]
+    short, longer = found.find(kind="state")
+    assert longer.baseline_megabytes == 4 * short.baseline_megabytes and longer.megabytes == short.megabytes
+    assert main([*words, "--models", f"{tmp_path / 'ours'},{tmp_path / 'stock'}"]) == 2
+    assert "same name: stock, ours, stock" in capsys.readouterr().err
 
 
 def test_step_loop_carries_one_size():
@@ -84,19 +98,11 @@ def test_it_measures_what_it_says(tiny):
     assert all(m.value and m.milliseconds and m.baseline_milliseconds for m in against)
 
 
-def test_crossover_is_where_it_stays_faster():
-    def at(n, value):
-        return Measurement(kind="forward", length=n, baseline="sdpa", unit="times faster", better="higher", value=value)
-
-    assert gpu.crossover([at(1, 1.2), at(2, 0.9), at(4, 1.1), at(8, 2.0)]).value == 4
-    assert gpu.crossover([at(1, 0.5), at(2, 0.9)]).value is None
-
-
 def test_what_does_not_fit_is_a_note(tiny, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gpu.F, "scaled_dot_product_attention", full)
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", full)
     found = list(gpu.measurements(lengths=(64,), device="cpu", repeats=2))
     assert {m.note for m in found if m.baseline == "sdpa" and m.kind == "forward"} == {"out of memory"}
 
@@ -109,13 +115,13 @@ def test_a_device_that_is_not_there_is_named(capsys):
 
 
 def test_predictions_grow_as_they_must():
-    one, two = roofline.work(1, 16, 4096, 64), roofline.work(1, 16, 8192, 64)
+    one, two = gpu.work(4096, 64), gpu.work(8192, 64)
     assert two.operations == 2 * one.operations and two.bytes == 2 * one.bytes
-    a100 = roofline.GPUS["A100"]
-    n = roofline.crossover(a100, 64)
-    assert roofline.work(1, 16, n, 64).seconds(a100) < roofline.softmax_seconds(a100, 1, 16, n, 64)
-    assert roofline.work(1, 16, n - 64, 64).seconds(a100) >= roofline.softmax_seconds(a100, 1, 16, n - 64, 64)
-    assert roofline.markdown().count("\n| ") == len(list(roofline.predictions()))
+    a100 = gpu.GPUS["A100"]
+    n = gpu.crossover(a100, 64)
+    assert gpu.work(n, 64).seconds(a100) < gpu.softmax_seconds(a100, n, 64)
+    assert gpu.work(n - 64, 64).seconds(a100) >= gpu.softmax_seconds(a100, n - 64, 64)
+    assert gpu.predictions().count("\n| ") == 1 + 5 * sum(len(each.softmax) for each in gpu.GPUS.values())
 
 
 # --- native: a figure is what the times make it
@@ -199,3 +205,79 @@ def test_causal_products_agree(pair):
     # a row of ours is the package's row over one number
     divisor = (b * b).sum(-1, keepdim=True) / (a * b).sum(-1, keepdim=True)
     assert (a * divisor - b).abs().max() < 1e-4 * b.abs().max()
+
+
+# --- long: a step in pieces, and up to which length each form is measured
+
+
+def test_every_form_is_measured_up_to_its_length(monkeypatch) -> None:
+    calls = []
+
+    def fake(function: str, threads: int, **options: object) -> tuple[list[float], int]:
+        calls.append((options["attention"], options["mode"], options["n"]))
+        return [0.5] * int(str(options["repeats"])), 3_000_000
+
+    monkeypatch.setattr(long, "in_fresh_process", fake)
+    found = list(long.measurements(lengths=(100, 400), whole_up_to=100, softmax_up_to=50, repeats=2))
+    assert calls == [
+        ("cosformer", "pieces", 100),
+        ("cosformer", "two processes", 100),
+        ("cosformer", "whole", 100),
+        ("cosformer", "pieces", 400),
+    ]
+    speed, memory = found[:2]
+    assert (speed.value, speed.unit, memory.value, memory.unit) == (200, "tokens a second", 3, "MB")
+    assert {m.note for m in found if m.value is None} == {f"left out above {n} tokens" for n in (50, 100, 200)}
+    assert {m.kind for m in long.measurements(lengths=(100,), memory_only=True)} == {"memory"}
+
+
+def test_a_step_in_pieces_is_measured() -> None:
+    (seconds,), peak = long.step("cosformer", "pieces", 600, 200, 1)
+    assert seconds > 0 and peak > 0
+
+
+@pytest.mark.slow
+def test_pieces_bound_the_memory_of_a_million_tokens() -> None:
+    """From 64K to 1M a step may grow by what it must keep: ids and their shifted copy, and the states between pieces."""
+    short, million = 65_536, 1_048_576
+    peaks = {}
+    for n in (short, million):
+        options = {"attention": "cosformer", "mode": "pieces", "n": n, "piece": 16_384, "repeats": 0}
+        _, peaks[n] = measure.in_fresh_process("cosformer.lab.bench.long:step", 1, **options)
+    head = long.WIDTH // long.HEADS
+    states = long.LAYERS * long.HEADS * 2 * head * (head + 1) * 4 * (million - short) // 16_384
+    ids = 8 * (million - short)
+    assert peaks[million] < 16e9
+    assert (
+        peaks[million] - peaks[short] < 4 * ids + states + 64e6
+    )  # ids, targets, what counts them; the allocator's slack
+
+
+# --- reading: a long text in pieces
+
+
+def small_model(max_len):
+    return language_model(
+        "cosformer", max_len, width=16, layers=2, heads=2, position_embedding_type="sinusoidal"
+    ).eval()
+
+
+def test_the_state_stays_and_keys_and_values_would_grow(monkeypatch):
+    monkeypatch.setattr(reading, "PIECE", 16)
+    longer = reading.lengthened(small_model(32), 200)
+    assert longer.config.max_position_embeddings == 200
+    seen = []
+    longer.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    ids = torch.randint(0, 256, (200,))
+    first, second = reading.read(longer, ids, (40, 200))
+    assert torch.equal(torch.cat(seen, 1)[0], ids) and max(piece.shape[1] for piece in seen) == 16
+    assert first.state == second.state > 0
+    # two layers of two heads of eight channels, keys and values, four bytes each
+    assert (first.key_value, second.key_value) == (40 * 2 * 2 * 2 * 8 * 4, 200 * 2 * 2 * 2 * 8 * 4)
+
+
+def test_the_weights_are_the_same_and_within_their_length_so_is_the_answer_to_the_same_max_len():
+    short = small_model(32)
+    same = reading.lengthened(short, 32)
+    ids = torch.randint(0, 256, (1, 20))
+    assert torch.equal(short(ids).logits, same(ids).logits)

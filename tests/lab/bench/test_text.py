@@ -28,7 +28,7 @@ def memory(name: str, megabytes: float | None, mode: str = "training", n: int = 
     return Measurement(**place, unit="MB", better="lower", value=megabytes, note=note)
 
 
-def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_run(tmp_path: Path, capsys) -> None:
     target = tmp_path / "text.json"
     words = ["--attentions", "synthesizer,softmax,cosformer", "--lengths", "32,1000", "--batch", "1", "--width", "16"]
     words += ["--device", "cpu", "--memory-limit", "0.1", "--threads", "1", "--quick"]
@@ -51,7 +51,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not found.find(kind="speed", length=1000, attention="synthesizer") and CROSS in out
 
 
-def test_a_gpu_finishes_before_the_clock_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_finishes_before_the_clock_stops(monkeypatch) -> None:
     """Not run on a GPU here: that the step waits for one, and that its memory is asked for, is what can be seen."""
     calls: list[str] = []
 
@@ -72,9 +72,9 @@ def test_a_gpu_finishes_before_the_clock_stops(monkeypatch: pytest.MonkeyPatch) 
     assert steps.peak(full, 0, "cuda") == "out of memory: more than the GPU has"
 
 
-def test_ratios_are_speeds_over_the_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_are_speeds_over_the_transformers(monkeypatch) -> None:
     times = {"softmax": [0.6, 0.6], "cosformer": [0.2, 0.2]}
-    monkeypatch.setattr(text, "interleaved", lambda actions, **options: {x: times[x] for x in actions})
+    monkeypatch.setattr(steps, "interleaved", lambda actions, **options: {x: times[x] for x in actions})
     sizes = {"batch": 1, "width": 16, "memory": 10**9, "repeats": 2}
     found = [m for m in text.speed_at(16, ["cosformer", "softmax"], **sizes) if m.attention == "cosformer"]
     assert [m.mode for m in found] == list(text.MODES)
@@ -113,7 +113,7 @@ def test_order_is_spearmans() -> None:
     assert list(text.order_at("training", 999, [speed("performer", 1.0, 1.0, n=999)] * 3)) == []
 
 
-def test_an_attention_that_brings_its_process_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attention_that_brings_its_process_down_is_named(monkeypatch) -> None:
     def fresh(function: str, threads: int, **options: Any) -> Any:
         if "reformer" in options["names"]:
             raise RuntimeError("exit code -9")
@@ -137,9 +137,3 @@ def test_the_model_is_the_arenas() -> None:
 
 def test_the_attentions_are_the_papers() -> None:
     assert set(text.PAPER_ATTENTIONS) == set(paper.TABLE5["inference"]) and len(text.PAPER_ATTENTIONS) == 12
-
-
-@pytest.mark.parametrize("words", [["--attentions", "magic"], ["--read", "missing.json"]])
-def test_wrong_values_are_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "text", *words]) == cli.EXIT_USAGE
-    assert words[1] in capsys.readouterr().err

@@ -13,18 +13,15 @@ FIELDS = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout
 
 
 def experiment(attention: str, **changes) -> Experiment:
-    model = ModelConfig(
-        "adaptive_lm", attention, layers=1, width=16, heads=2, feed_forward=32, dropout=0.0, fields=FIELDS
-    )
+    sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0, "fields": FIELDS}
     values = {"steps": 4, "batch": 2, "lr": 1e-3, "eval_every": 4, "save_every": 4, "log_every": 1, "tracker": "none"}
+    data = DataConfig("python", {"max_bytes": 300_000}, length=32, eval_rows=4)
     learning = TrainConfig(**values | {"threads": 1} | changes)
-    return Experiment(
-        "test", "lm", DataConfig("python", {"max_bytes": 300_000}, length=32, eval_rows=4), model, learning
-    )
+    return Experiment("test", "lm", data, ModelConfig("adaptive_lm", attention, **sizes), learning)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
 
 
@@ -53,7 +50,7 @@ def test_they_need_the_same_number_of_updates(tmp_path: Path) -> None:
         train_in_turns({tmp_path / "a": experiment("relu"), tmp_path / "b": experiment("relu", steps=5)})
 
 
-def test_time_spent_waiting_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spent_waiting_does_not_count(tmp_path: Path, monkeypatch) -> None:
     """A clock that goes on by a thousand seconds at each wait, and not otherwise."""
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from cosformer import cli
@@ -14,9 +13,7 @@ from cosformer.lab.records import Measurement, read_results
 from cosformer.lab.render.bench_tables import NO_SUCH_FORM, tables
 
 
-def test_the_zoo_measures_time_memory_and_growth(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_zoo_measures_time_memory_and_growth(monkeypatch, tmp_path: Path, capsys) -> None:
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.001)
     monkeypatch.setattr(zoo, "MODES", ("plain", "causal padded"))
     target = tmp_path / "zoo.json"
@@ -56,7 +53,7 @@ def test_tables_show_growth_and_what_is_missing(results) -> None:
     assert list(growth.rows[0][:3]) == ["relu", "2.10 (2.00 to 2.20)", "not run"]
 
 
-def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on(monkeypatch, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def measurements(

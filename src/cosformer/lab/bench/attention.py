@@ -52,10 +52,7 @@ def forward(n: int, mode: str, *, backend: str, repeats: int, baselines: bool = 
     terminal.status(f"forward, {mode}, N={n:,}")
     causal = MODES[mode]
     q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM) for _ in range(3))
-    actions: dict[str, Callable[[], Any]] = {
-        "cosformer": lambda: cosformer_attention(q, k, v, causal=causal, max_len=n, backend=backend),
-        "sdpa": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
-    }
+    actions = {name: partial(attend, q, k, v) for name, attend in attentions(n, causal, backend).items()}
     baselines = baselines and n >= LINEAR_FROM
     too_big = _too_big(n, causal) if baselines else ""
     if baselines:
@@ -77,6 +74,14 @@ def forward(n: int, mode: str, *, backend: str, repeats: int, baselines: bool = 
     yield compared(m, ours, [share(n, HEADS, HEAD_DIM, HEAD_DIM) * x for x in times["matmul"]])
 
 
+def attentions(n: int, causal: bool, backend: str) -> dict[str, Callable[..., Tensor]]:
+    """The operator and torch's softmax attention, both to be called with q, k and v."""
+    return {
+        "cosformer": partial(cosformer_attention, causal=causal, max_len=n, backend=backend),
+        "sdpa": partial(F.scaled_dot_product_attention, is_causal=causal),
+    }
+
+
 def training(n: int, mode: str, *, backend: str, repeats: int) -> Measurement:
     """Forward and backward."""
     terminal.status(f"forward and backward, {mode}, N={n:,}")
@@ -87,10 +92,9 @@ def training(n: int, mode: str, *, backend: str, repeats: int) -> Measurement:
     def train(attend: Callable[..., Tensor]) -> None:
         torch.autograd.grad(attend(q, k, v), (q, k, v), gradient)
 
-    ours = partial(cosformer_attention, causal=causal, max_len=n, backend=backend)
-    theirs = partial(F.scaled_dot_product_attention, is_causal=causal)
-    times = interleaved({"ours": lambda: train(ours), "theirs": lambda: train(theirs)}, repeats=repeats)
-    return compared(_operator("training", mode, n, backend, "sdpa"), times["ours"], times["theirs"])
+    actions = {name: partial(train, attend) for name, attend in attentions(n, causal, backend).items()}
+    times = interleaved(actions, repeats=repeats)
+    return compared(_operator("training", mode, n, backend, "sdpa"), times["cosformer"], times["sdpa"])
 
 
 def training_memory(*, backend: str, threads: int) -> Measurement:

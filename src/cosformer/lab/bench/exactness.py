@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.ops.backends import DENSE_UP_TO, available_backends
 from cosformer.ops.operator import cosformer_attention
 
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-FAR = (
-    65_536  # positions over which a state that is rotated instead of kept at absolute angles loses its keys in float32
-)
+# positions over which a state that is rotated instead of kept at absolute angles loses its keys in float32
+FAR = 65_536
 EPS = 1e-6
 
 Inputs = list[Tensor]  # q, k, v
@@ -73,7 +73,7 @@ def measure(device: str = "cpu", length: int = max(DENSE_UP_TO.values()) + 77) -
             for case in _cases(backend, device, length):
                 yield _compare(case, backend, dtype, device)
         yield _compare(_token_by_token(length), "step", dtype, device)
-    yield _far_keys(device)
+    yield _compare(_far_keys(), "auto", torch.float32, device)
 
 
 def _inputs(batch: int, queries: int, keys: int, key_heads: int = 4) -> Inputs:
@@ -124,6 +124,22 @@ def _token_by_token(n: int) -> Case:
     return Case("causal, token by token", partial(_in_pieces, step, [1] * n), _inputs(2, n, n), lower, place, place)
 
 
+def _far_keys() -> Case:
+    """The only keys alive at the start, the queries at the end of ``FAR`` positions."""
+
+    def form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q = F.pad(q, (0, 0, FAR - q.shape[2], 0))
+        k, v = (F.pad(x, (0, 0, 0, FAR - x.shape[2])) for x in (k, v))
+        return cosformer_attention(q, k, v, causal=True, max_len=FAR, eps=EPS)[:, :, -queries:]
+
+    queries, keys = 8, 4
+    place = torch.arange(FAR, dtype=torch.float64) / FAR
+    everything = torch.ones(1, dtype=torch.bool)
+    inputs = [x.abs() for x in _inputs(1, queries, keys)]  # no weight is cut off to zero
+    name = f"causal, only far keys, N = max_len = {FAR:,}"
+    return Case(name, form, inputs, everything, place[-queries:], place[:keys])
+
+
 def _in_pieces(call: Callable[..., Any], lengths: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """A sequence cut into pieces that hand a state on."""
     outputs, state = [], None
@@ -162,20 +178,3 @@ def _error(got: Tensor, expected: Tensor) -> float:
     scale = expected.abs().max().item()
     worst = (got.detach().cpu().double() - expected).abs().max().item()
     return worst / scale if math.isfinite(worst) else math.inf
-
-
-def _far_keys(device: str) -> Finding:
-    """float32, the only keys alive at the start, the queries at the end of ``FAR`` positions."""
-    make = partial(torch.randn, generator=torch.Generator().manual_seed(0))
-    q, k, v = make(1, 1, FAR, 8).abs(), make(1, 1, FAR, 8).abs(), make(1, 1, FAR, 8)
-    k[:, :, 4:] = 0
-    call = partial(cosformer_attention, causal=True, max_len=FAR, eps=EPS)
-    got = _with_gradients(lambda q, k, v: call(q, k, v)[:, :, -8:], [x.to(device) for x in (q, k, v)])
-    far, near = torch.arange(FAR - 8, FAR).double() / FAR, torch.arange(4).double() / FAR
-    small = [q[:, :, -8:].double(), k[:, :, :4].double(), v[:, :, :4].double()]
-    all_seen = torch.ones(1, dtype=torch.bool)
-    expected = _with_gradients(lambda q, k, v: definition(q, k, v, all_seen, far, near), small)
-    got = [got[0], got[1][:, :, -8:], got[2][:, :, :4], got[3][:, :, :4]]
-    errors = [_error(a, b) for a, b in zip(got, expected, strict=True)]
-    name = f"causal, only far keys, N = max_len = {FAR:,}"
-    return Finding(name, "auto", "float32", errors[0], max(errors[1:]), LIMITS[torch.float32])

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,12 @@ import torch
 
 from cosformer import terminal
 from cosformer.extras import require
-from cosformer.lab.bench.measure import in_fresh_process, measured, peak_above_now
+from cosformer.lab.bench.measure import in_fresh_process, measured, peak_above_now, seconds
+from cosformer.lab.bench.steps import language_model, random_bytes, training_step
 from cosformer.lab.records import Measurement
 
 QUICK = {"lengths": (1024, 4096), "piece": 1024, "softmax_up_to": 1024, "repeats": 1}
-LAYERS, WIDTH, HEADS, VOCABULARY = 2, 128, 4, 256
+LAYERS, WIDTH, HEADS = 2, 128, 4
 _WARM = 256  # tokens of the step before the first: libraries that load then do not count
 # attention and how the sequence is worked on
 FORMS = (("cosformer", "pieces"), ("cosformer", "two processes"), ("cosformer", "whole"), ("softmax", "whole"))
@@ -47,9 +47,9 @@ def measurements(
             terminal.status(f"{attention}, {mode}, {n:,} tokens ...")
             options = {"attention": attention, "mode": mode, "n": n, "piece": piece}
             options["repeats"] = 0 if memory_only else repeats
-            seconds, peak = in_fresh_process("cosformer.lab.bench.long:step", threads, **options)
+            times, peak = in_fresh_process("cosformer.lab.bench.long:step", threads, **options)
             if not memory_only:
-                yield measured(speed, [n / each for each in seconds])
+                yield measured(speed, [n / each for each in times])
             yield measured(memory, [peak / 1e6])
 
 
@@ -87,51 +87,27 @@ def _timed(make: Callable[[int], Callable[[], None]], n: int, repeats: int) -> t
         kept[0]()
 
     peak = peak_above_now(first)
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        kept[0]()
-        seconds.append(time.perf_counter() - start)
-    return seconds, peak
+    return [seconds(kept[0]) for _ in range(repeats)], peak
 
 
 def _train_step(attention: str, n: int, piece: int | None, group: Any = None) -> Callable[[], None]:
     """Forward, loss, backward and Adam on one sequence of ``n`` random bytes, or on this rank's half of it."""
     import torch.distributed as dist
 
-    from cosformer.models.causal_lm import CosformerForCausalLM
-    from cosformer.models.config import CosformerConfig
     from cosformer.models.piecewise import backward_in_pieces
 
-    torch.manual_seed(0)
-    config = CosformerConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=4 * WIDTH,
-        max_position_embeddings=n,
-        position_embedding_type="sinusoidal",
-        is_decoder=True,
-        attention=attention,
-        hidden_dropout_prob=0.0,
-    )
-    model = CosformerForCausalLM(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
-    ids = torch.randint(0, VOCABULARY, (1, n))
-    if group is not None:
-        ids = ids.chunk(2, dim=1)[dist.get_rank()]
+    sizes: dict[str, Any] = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
+    model = language_model(attention, n, **sizes, position_embedding_type="sinusoidal")
+    batch = random_bytes(1, n)
+    if piece is not None:
+        return training_step(model, batch, lambda: backward_in_pieces(model, batch, piece=piece))
+    if group is None:
+        return training_step(model, batch)
+    batch = {name: ids.chunk(2, dim=1)[dist.get_rank()] for name, ids in batch.items()}
 
-    def run() -> None:
-        optimizer.zero_grad()
-        if piece is not None:
-            backward_in_pieces(model, {"input_ids": ids, "labels": ids}, piece=piece)
-        else:
-            options: dict[str, Any] = {} if group is None else {"sequence_group": group}
-            model(input_ids=ids, labels=ids, **options).loss.backward()
-        if group is not None:
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad, group=group)
-        optimizer.step()
+    def backward() -> None:
+        model(**batch, sequence_group=group).loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
 
-    return run
+    return training_step(model, batch, backward)

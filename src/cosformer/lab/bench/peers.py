@@ -42,14 +42,13 @@ def _heads() -> Iterator[Tensor]:
     return (torch.randn(1, HEADS, LENGTH, HEAD_DIM) for _ in range(3))
 
 
-def _projected(attention: Any, output: bool = True) -> Callable[[Tensor], Tensor]:
+def _projected(attention: Any) -> Callable[[Tensor], Tensor]:
     """``attention`` between projections without bias, as the packages that take a sequence of vectors have them."""
     q, k, v, o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def call(x: Tensor) -> Tensor:
         parts = (f(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for f in (q, k, v))
-        y = attention(*parts).transpose(1, 2).flatten(2)
-        return o(y) if output else y
+        return o(attention(*parts).transpose(1, 2).flatten(2))
 
     return call
 

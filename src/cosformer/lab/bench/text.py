@@ -14,8 +14,8 @@ import torch
 from cosformer import terminal
 from cosformer.extras import require
 from cosformer.lab import numbers as paper
-from cosformer.lab.bench.measure import compared, in_fresh_process, interleaved, measured
-from cosformer.lab.bench.steps import attempt, inference_step, memory_limit, peak, training_step
+from cosformer.lab.bench.measure import compared, in_fresh_process, measured
+from cosformer.lab.bench.steps import allowed_bytes, inference_step, peak, timed, training_step
 from cosformer.lab.bench.zoo import names
 from cosformer.lab.records import Measurement
 
@@ -35,12 +35,12 @@ def measurements(
     width: int = 256,
     repeats: int = 5,
     threads: int = 2,
-    memory_limit_gb: float | None = None,
+    memory_limit: float | None = None,
     device: str = "cpu",
 ) -> Iterator[Measurement]:
     require("hf", "transformers")
     chosen = names(attentions)
-    sizes: dict[str, Any] = {"batch": batch, "width": width, "memory": memory_limit(memory_limit_gb), "device": device}
+    sizes: dict[str, Any] = {"batch": batch, "width": width, "memory": allowed_bytes(memory_limit), "device": device}
     found = []
     for m in memory_at(chosen, lengths, threads=threads, **sizes):
         found.append(m)
@@ -69,10 +69,9 @@ def memory_at(
     """Peaks of each attention, measured in a fresh process."""
     terminal.status(f"memory of {', '.join(chosen)} ...")
     sizes: dict[str, Any] = {"batch": batch, "width": width, "memory": memory, "device": device}
+    given = {"names": list(chosen), "lengths": list(lengths), **sizes}
     try:
-        found = in_fresh_process(
-            "cosformer.lab.bench.text:peaks", threads, names=list(chosen), lengths=list(lengths), **sizes
-        )
+        found = in_fresh_process("cosformer.lab.bench.text:peaks", threads, **given)
     except RuntimeError as error:
         if len(chosen) > 1:  # find out which it was
             for name in chosen:
@@ -103,20 +102,13 @@ def speed_at(
 ) -> Iterator[Measurement]:
     """Both modes at length ``n``; the attentions take turns."""
     for mode, kind in MODES.items():
-        actions, notes = {}, {}
+        builds = {
+            name: lambda name=name, kind=kind: kind(*text_model(name, n, batch, width, device)) for name in chosen
+        }
+        times, notes = timed(builds, memory, device, repeats=repeats, budget=_BUDGET)
         for name in chosen:
-            terminal.status(f"{mode} of {name} at {n:,} bytes ...")
-            step, notes[name] = attempt(
-                lambda name=name, kind=kind: kind(*text_model(name, n, batch, width, device)), memory, device
-            )
-            if step is not None:
-                actions[name] = step
-        times = interleaved(actions, repeats=repeats, budget=_BUDGET, warm=True)
-        for name in chosen:
-            m = Measurement(
-                kind="speed", attention=name, mode=mode, length=n, baseline=BASELINE, unit="", better="higher"
-            )
-            m = replace(m, unit="times the Transformer", note=notes[name])
+            place: dict[str, Any] = {"attention": name, "mode": mode, "length": n, "baseline": BASELINE}
+            m = Measurement(kind="speed", **place, unit="times the Transformer", better="higher", note=notes[name])
             yield compared(m, times[name], times.get(BASELINE)) if name in times else m
 
 
@@ -146,12 +138,8 @@ def text_model(name: str, n: int, batch: int, width: int, device: str = "cpu") -
     from cosformer.models.presets import lra_text
 
     torch.manual_seed(0)
-    sizes = {
-        "hidden_size": width,
-        "head_dim": width // 4,
-        "intermediate_size": 4 * width,
-        "classifier_sizes": [4 * width],
-    }
+    sizes = {"hidden_size": width, "head_dim": width // 4, "intermediate_size": 4 * width}
+    sizes |= {"classifier_sizes": [4 * width]}
     config = lra_text(attention=name, max_position_embeddings=n + 1, hidden_dropout_prob=0.0, **sizes)
     ids, labels = torch.randint(1, 257, (batch, n)), torch.randint(0, 2, (batch,))
     model = torch.nn.Module.to(CosformerForSequenceClassification(config), device)

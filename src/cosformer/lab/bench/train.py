@@ -13,8 +13,8 @@ from cosformer import terminal
 from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.extras import require
 from cosformer.json_files import read_lines
-from cosformer.lab.bench.measure import compared, interleaved
-from cosformer.lab.bench.steps import attempt, memory_limit, training_step
+from cosformer.lab.bench.measure import compared
+from cosformer.lab.bench.steps import allowed_bytes, language_model, random_bytes, timed, training_step
 from cosformer.lab.bench.zoo import names
 from cosformer.lab.records import Measurement
 from cosformer.ops.backends import check_backend
@@ -22,8 +22,7 @@ from cosformer.tasks import build_task
 from cosformer.train import start_model, train
 
 QUICK = {"lengths": (512, 2048), "tokens": 4096, "repeats": 3}
-LAYERS, HEADS, WIDENING, VOCABULARY = 4, 4, 4, 256
-ACTIVATION = "relu"  # as in the paper's language model
+SIZES: dict[str, Any] = {"layers": 4, "heads": 4, "hidden_act": "relu"}  # the paper's language model has relu too
 BASELINE = "softmax"
 ENGINE_ROWS, ENGINE_LENGTH = 4, 512  # small batches: the engine's share of an update is largest there
 LOG_EVERY = 5
@@ -41,14 +40,14 @@ def measurements(
     tokens: int = 16_384,
     repeats: int = 5,
     threads: int = 2,
-    memory_limit_gb: float | None = None,
+    memory_limit: float | None = None,
     engine_steps: int = 30,
 ) -> Iterator[Measurement]:
     require("hf", "transformers")
     chosen = variants(attentions, backends)
     if max(lengths) > tokens:
         raise ValueError(f"--lengths {max(lengths)} with {tokens} tokens a batch: no sequence fits; raise --tokens")
-    limit = memory_limit(memory_limit_gb)
+    limit = allowed_bytes(memory_limit)
     for channels in width:
         for n in lengths:
             yield from at_length(n, chosen, width=channels, tokens=tokens, repeats=repeats, memory=limit)
@@ -69,16 +68,12 @@ def at_length(
     n: int, chosen: Sequence[Variant], *, width: int, tokens: int, repeats: int, memory: int
 ) -> Iterator[Measurement]:
     """All variants at length ``n``; they and softmax take turns."""
-    actions, notes = {}, {}
-    for variant in ((BASELINE, ""), *chosen):
-        label = ":".join(variant)
-        terminal.status(f"building {label} of width {width} for {n:,} tokens ...")
-        step, notes[label] = attempt(lambda x=variant: training_step(*language_model(*x, n, width, tokens)), memory)
-        if step is not None:
-            actions[label] = step
-    terminal.status(f"timing {len(actions)} models of width {width} at {n:,} tokens ...")
+    builds = {
+        f"{name}:{backend}": lambda a=name, b=backend: training_step(*model_and_batch(a, b, n, width, tokens))
+        for name, backend in ((BASELINE, ""), *chosen)
+    }
     # training repeats one model's update: memory that another one left behind is not part of it
-    times = interleaved(actions, repeats=repeats, budget=_BUDGET, warm=True, settle=True)
+    times, notes = timed(builds, memory, repeats=repeats, budget=_BUDGET, settle=True)
     softmax = f"{BASELINE}:"
     for name, backend in chosen:
         label, place = f"{name}:{backend}", {"attention": name, "backend": backend, "width": width, "length": n}
@@ -90,27 +85,11 @@ def at_length(
             yield replace(compared(m, times[label], times.get(softmax)), note=note)
 
 
-def language_model(attention: str, backend: str, n: int, width: int, tokens: int) -> tuple[Any, dict[str, Any]]:
+def model_and_batch(attention: str, backend: str, n: int, width: int, tokens: int) -> tuple[Any, dict[str, Any]]:
     """The model and a batch of random bytes of ``tokens`` tokens in rows of ``n``."""
-    from cosformer.models.causal_lm import CosformerForCausalLM
-    from cosformer.models.config import CosformerConfig
-
-    torch.manual_seed(0)
-    config = CosformerConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=width,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=WIDENING * width,
-        max_position_embeddings=n,
-        is_decoder=True,
-        attention=attention,
-        attention_options={"backend": backend} if backend else None,
-        hidden_act=ACTIVATION,
-        hidden_dropout_prob=0.0,
-    )
-    ids = torch.randint(0, VOCABULARY, (max(1, tokens // n), n))
-    return CosformerForCausalLM(config), {"input_ids": ids, "labels": ids}
+    options = {"backend": backend} if backend else None
+    model = language_model(attention, n, width=width, **SIZES, attention_options=options)
+    return model, random_bytes(max(1, tokens // n), n)
 
 
 # --- the engine
@@ -126,41 +105,19 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
         terminal.status(f"the engine against a bare loop, turn {turn + 1} of {ENGINE_ROUNDS} ...")
         engine.append(_engine(experiment))
         bare.append(_bare(experiment))
-    m = Measurement(
-        kind="engine update",
-        attention="cosformer",
-        length=ENGINE_LENGTH,
-        batch=ENGINE_ROWS,
-        unit="times",
-        better="lower",
-    )
+    sizes: dict[str, Any] = {"length": ENGINE_LENGTH, "batch": ENGINE_ROWS}
+    m = Measurement(kind="engine update", **sizes, attention="cosformer", unit="times", better="lower")
     return compared(replace(m, baseline="a bare loop"), engine, bare)
 
 
 def _experiment(steps: int, threads: int) -> Experiment:
     """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
-    return Experiment(
-        recipe="bench-engine",
-        task="lm",
-        data=DataConfig("python", length=ENGINE_LENGTH, eval_rows=1),
-        model=ModelConfig(
-            "adaptive_lm", layers=4, width=256, heads=4, feed_forward=1024, dropout=0.0, fields=_PLAIN_VOCABULARY
-        ),
-        train=TrainConfig(
-            steps=steps,
-            batch=ENGINE_ROWS,
-            lr=1e-4,
-            schedule="constant",
-            log_every=LOG_EVERY,
-            eval_every=steps,
-            save_every=steps,
-            tracker="none",
-            threads=threads,
-        ),
-    )
-
-
-_PLAIN_VOCABULARY = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
+    plain = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
+    sizes: dict[str, Any] = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
+    rhythm: dict[str, Any] = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
+    learning = TrainConfig(**rhythm, batch=ENGINE_ROWS, lr=1e-4, schedule="constant", tracker="none", threads=threads)
+    data = DataConfig("python", length=ENGINE_LENGTH, eval_rows=1)
+    return Experiment("bench-engine", "lm", data, ModelConfig("adaptive_lm", **sizes, fields=plain), learning)
 
 
 def _engine(experiment: Experiment) -> float:

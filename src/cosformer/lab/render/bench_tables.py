@@ -1,7 +1,7 @@
 """The tables of a benchmark's results. The first of each is the one to look at first."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.records import DIFFERENCE, NOT_RUN, Measurement, Results
@@ -12,6 +12,7 @@ OUT_OF_MEMORY = "out of memory"  # so begins the note of a step that does not fi
 CROSS = "×"
 ZOO_MODES = ("plain", "padded", "causal", "causal padded")
 SPREAD = "median of pairs and quartiles"
+_Name = Callable[[Measurement], str]
 
 
 def tables(results: Results) -> list[Table]:
@@ -28,23 +29,21 @@ def blocks(results: Results) -> dict[str, str]:
     wanted = made if results.benchmark == "jax" else made[:1]
     found = {f"bench {results.benchmark}": "\n\n".join([*(table.markdown for table in wanted), results.source])}
     if results.benchmark == "attention":
-        start = faster_from(results)
+        start = faster_from(results.find(kind="forward", baseline="sdpa"))  # in both modes
         found |= {"faster from": f"{start:,}" if start else "no measured number of", "speed": _short(results).markdown}
     return found
 
 
-def faster_from(results: Results) -> int | None:
-    """The length from which on cosFormer is faster than torch's softmax attention in both modes, by the lower quartile."""
-    against = [m for m in results.find(kind="forward", baseline="sdpa") if m.value is not None]
-    slower = [m.length or 0 for m in against if m.unit == DIFFERENCE or (m.low or 0.0) <= 1]
-    faster = [m.length or 0 for m in against if (m.length or 0) > max(slower, default=0)]
+def faster_from(against: Iterable[Measurement]) -> int | None:
+    """The length from which on cosFormer is faster than a baseline in all of ``against``, by the lower quartile."""
+    run = [m for m in against if m.value is not None]
+    slower = [m.length or 0 for m in run if m.unit == DIFFERENCE or (m.low or m.value or 0.0) <= 1]
+    faster = [m.length or 0 for m in run if (m.length or 0) > max(slower, default=0)]
     return min(faster, default=None)
 
 
-def cell(m: Measurement | None) -> str:
+def cell(m: Measurement) -> str:
     """The value and its quartiles."""
-    if m is None:
-        return ""
     if m.value is None:
         return NOT_RUN
     if m.unit == DIFFERENCE:
@@ -79,27 +78,20 @@ def _operator(results: Results) -> list[Table]:
     """Forward passes, lengths down and baselines across; then the rest."""
     shown = results.find(kind="forward")
     columns = {"sdpa": "SDPA", "authors": "authors' implementation", "limit": "matmul limit"}
-    pairs = [(mode, baseline) for mode in ("causal", "non-causal") for baseline in columns]
-    pairs = [
-        (mode, baseline) for mode, baseline in pairs if any((m.mode, m.baseline) == (mode, baseline) for m in shown)
-    ]
-    cells = {(m.mode, m.baseline, m.length): cell(m) for m in shown}
-    rows = [[f"{n:,}", *(cells.get((*pair, n), "") for pair in pairs)] for n in _lengths(shown)]
+    shown.sort(key=lambda m: (m.mode, [*columns].index(m.baseline)))
     title = (
         "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's softmax "
         "attention (SDPA) and than the authors' implementation, and how many times slower than the machine's matrix "
         f"multiplication allows ({SPREAD}; at short lengths the difference in µs)."
     )
-    by_length = Table(title, ["N", *(f"{mode}, {columns[baseline]}" for mode, baseline in pairs)], rows)
-    return [by_length, _rest(results, shown)]
+    return [_crossed(title, shown, _length, lambda m: f"{m.mode}, {columns[m.baseline]}", "N"), _rest(results, shown)]
 
 
 def _short(results: Results) -> Table:
     """For the README: long lengths, against SDPA alone."""
     shown = [m for m in results.find(kind="forward", baseline="sdpa") if (m.length or 0) >= 1024]
-    rows = [[f"{n:,}", *(cell(m) for m in shown if m.length == n)] for n in _lengths(shown)]
     title = f"How many times faster than torch's softmax attention, forward, 8 heads of 64 channels ({SPREAD}):"
-    return Table(title, ["tokens", *dict.fromkeys(m.mode for m in shown)], rows)
+    return _crossed(title, shown, _length, lambda m: m.mode, "tokens")
 
 
 def _zoo(results: Results) -> list[Table]:
@@ -235,15 +227,8 @@ def _generate(results: Results) -> list[Table]:
         "One more token in a model of 2 layers of width 512, cosFormer's state against softmax's key-value cache "
         f"({SPREAD}), and what each carries."
     )
-    header = [
-        "context",
-        "ms, cosFormer",
-        "ms, softmax",
-        "times faster, median of pairs",
-        "MB, cosFormer",
-        "MB, softmax",
-        "times smaller",
-    ]
+    header = ["context", "ms, cosFormer", "ms, softmax", "times faster, median of pairs"]
+    header += ["MB, cosFormer", "MB, softmax", "times smaller"]
     return [Table(title, header, rows), _rest(results, shown)]
 
 
@@ -259,8 +244,8 @@ def _peers(results: Results) -> list[Table]:
 def _native(results: Results) -> list[Table]:
     shown = results.find(baseline="limit")
     title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
-    grid = {(f"{m.mode}, N={m.length:,}, {m.variant}", m.kind): m for m in shown}
-    return [_crossed(title, grid), _rest(results, shown)]
+    table = _crossed(title, shown, lambda m: f"{m.mode}, N={m.length:,}, {m.variant}", lambda m: m.kind)
+    return [table, _rest(results, shown)]
 
 
 def _jax(results: Results) -> list[Table]:
@@ -274,7 +259,7 @@ def _jax(results: Results) -> list[Table]:
     above = "Memory that XLA allocates for the JAX operator beside its inputs, results included: MB by length, and how it grows."
     above = above if times else f"Times: {NOT_RUN}. {above}"
     return [
-        _crossed(title, {(f"{m.mode}, {m.kind}, N={m.length:,}", m.baseline): m for m in times}),
+        _crossed(title, times, lambda m: f"{m.mode}, {m.kind}, N={m.length:,}", lambda m: m.baseline),
         Table(above, ["", *(f"{n:,}" for n in lengths), "growth"], sizes),
     ]
 
@@ -285,20 +270,31 @@ def _long(results: Results) -> list[Table]:
         "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
         "speed": "Tokens a second of a training step (median and quartiles).",
     }
-    found = []
-    for kind, title in titles.items():
-        shown = [m for m in results.find(kind=kind) if m.value is not None]
-        columns = list(dict.fromkeys((m.attention, m.mode) for m in shown))
-        cells = {(m.length, m.attention, m.mode): cell(m) for m in shown}
-        rows = [[f"{n:,}", *(cells.get((n, *column), NOT_RUN) for column in columns)] for n in _lengths(shown)]
-        found.append(Table(title, ["tokens", *(", ".join(column) for column in columns)], rows))
-    return found
+    shown = [m for m in results.measurements if m.value is not None]
+    return [
+        _crossed(
+            title,
+            [m for m in shown if m.kind == kind],
+            _length,
+            lambda m: f"{m.attention}, {m.mode}",
+            "tokens",
+            NOT_RUN,
+        )
+        for kind, title in titles.items()
+    ]
 
 
-def _crossed(title: str, grid: Mapping[tuple[str, str], Measurement]) -> Table:
-    """``grid``: by row and column."""
+def _crossed(
+    title: str, shown: Iterable[Measurement], row: _Name, column: _Name, corner: str = "", missing: str = ""
+) -> Table:
+    """``row`` and ``column`` name a measurement's place; both stand in the order in which they come first."""
+    grid = {(row(m), column(m)): cell(m) for m in shown}
     rows, columns = (list(dict.fromkeys(key[i] for key in grid)) for i in (0, 1))
-    return Table(title, ["", *columns], [[row, *(cell(grid.get((row, x))) for x in columns)] for row in rows])
+    return Table(title, [corner, *columns], [[x, *(grid.get((x, y), missing) for y in columns)] for x in rows])
+
+
+def _length(m: Measurement) -> str:
+    return f"{m.length:,}"
 
 
 _TABLES: dict[str, Callable[[Results], list[Table]]] = {
