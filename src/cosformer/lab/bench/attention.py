@@ -52,7 +52,9 @@ def forward(n: int, mode: str, *, backend: str, repeats: int, baselines: bool = 
     terminal.status(f"forward, {mode}, N={n:,}")
     causal = MODES[mode]
     q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM) for _ in range(3))
-    actions = {name: partial(attend, q, k, v) for name, attend in attentions(n, causal, backend).items()}
+    actions: dict[str, Callable[[], Any]] = {
+        name: partial(attend, q, k, v) for name, attend in attentions(n, causal, backend).items()
+    }
     baselines = baselines and n >= LINEAR_FROM
     too_big = _too_big(n, causal) if baselines else ""
     if baselines:
