@@ -76,7 +76,7 @@ sanitize: install
 
 # what the Triton kernels need of a GPU, by compiling them for each: some minutes a target; no GPU is needed
 gpu-table: install
-	$(BIN)/python -m cosformer.ops.triton.resources --write docs/results/triton.json
+	$(BIN)/python -m cosformer.ops.triton.resources --write docs/how-to/gpu_kernels.json
 
 # the documentation, into site/index.html; fails on any warning
 docs: install

@@ -59,5 +59,5 @@ MADE = {
     "<!-- commands -->": command_pages,
     "<!-- recipes -->": recipe_table,
     "<!-- roofline -->": gpu.predictions,
-    "<!-- triton resources -->": lambda: resources.markdown(Path("docs/results/triton.json")),
+    "<!-- triton resources -->": lambda: resources.markdown(Path("docs/how-to/gpu_kernels.json")),
 }

@@ -57,6 +57,7 @@ SMOLLM2 = {
     "relu, 2 kept, repair": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {12000}",
     "cosformer, swapped": "--attention cosformer --features 64",
     "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
+    "relu, longer repair": "--attention relu --maps {relu, transfer} --repair-tokens {48000}",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cosformer.ops.triton.resources import MOST, SHARED_LIMIT, configurations, main, markdown
 
-TABLE = Path(__file__).parents[3] / "docs" / "results" / "triton.json"
+TABLE = Path(__file__).parents[3] / "docs" / "how-to" / "gpu_kernels.json"
 NVIDIA = ("sm_80", "sm_90", "sm_100")
 
 
