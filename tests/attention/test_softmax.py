@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from cosformer.attention.key_value_state import KeyValueState
 from cosformer.attention.softmax import ROWS, Softmax
@@ -33,6 +34,18 @@ def test_it_is_torchs_attention_bitwise():
     for causal in (False, True):
         attn = Softmax(num_heads=3, head_dim=8, max_len=40, causal=causal)
         assert torch.equal(attn(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+
+
+def test_it_is_the_attention_inside_multihead_attention():
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(24, 3, batch_first=True, dtype=torch.float64)
+    x, y = torch.randn(2, 10, 24, dtype=torch.float64), torch.randn(2, 15, 24, dtype=torch.float64)
+    key_mask = torch.rand(2, 15) > 0.3
+    w, b = module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3)
+    q, k, v = (F.linear(z, w[i], b[i]).unflatten(-1, (3, 8)).transpose(1, 2) for i, z in enumerate((x, y, y)))
+    attn = Softmax(num_heads=3, head_dim=8, max_len=15, causal=False)
+    out = module.out_proj(attn(q, k, v, key_mask).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, module(x, y, y, key_padding_mask=~key_mask)[0])
 
 
 def test_extend_refuses_what_cannot_follow():

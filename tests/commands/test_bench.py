@@ -95,6 +95,7 @@ def test_bad_options_are_usage_errors(words: list[str]) -> None:
         ("attention --tolerance 0.5", "at least 1"),
         ("data --repeats 1", "at least 2"),
         ("text --attentions magic", "magic"),
+        ("text --read missing.json", "missing.json"),
         ("train --attentions magic", "magic"),
         ("train --backends magic", "magic"),
         ("train --lengths 512 --tokens 256", "--tokens"),

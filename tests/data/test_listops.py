@@ -55,6 +55,8 @@ def test_unknown_tokens_are_named() -> None:
 
 def test_the_official_form_nests_to_the_left() -> None:
     assert to_text(encode("[MAX 5 [MIN 6 4 ] ]")) == "( ( ( [MAX 5 ) ( ( ( [MIN 6 ) 4 ) ] ) ) ] )"
+    cut = encode("[MAX 5 [MIN 6")  # by max_length
+    assert np.array_equal(encode(to_text(cut)), cut) and to_text(cut) == "( ( [MAX 5 ) ( [MIN 6 ) )"
 
 
 @pytest.fixture(scope="module")

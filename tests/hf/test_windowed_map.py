@@ -86,7 +86,8 @@ def test_in_pieces_it_is_the_same(attention):
 
 def test_what_has_no_window_is_refused():
     sizes = {"num_heads": 2, "num_key_heads": 2, "head_dim": 8, "features": 16, "max_len": 64}
-    with pytest.raises(ValueError, match="cosformer"):
-        WindowedMap("cosformer", window=4, causal=True, **sizes)
+    for name in ("cosformer", "rotary_linear", "rfa_gate_arccos"):
+        with pytest.raises(ValueError, match=f"attention='{name}' has no window"):
+            WindowedMap(name, window=4, causal=True, **sizes)
     with pytest.raises(ValueError, match="causal"):
         WindowedMap("relu", window=4, causal=False, **sizes)

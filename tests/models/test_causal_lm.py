@@ -41,6 +41,17 @@ def test_states_give_what_recomputing_gives(attention, mode, config, ids, relati
     assert isinstance(stated.past_key_values, StateCache)
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-4), (torch.float64, 1e-10)])
+def test_logits_of_every_step(dtype, limit, config, ids, relative):
+    model = CosformerForCausalLM(config(is_decoder=True)).eval().to(dtype)
+    x = ids(2, 40)
+    whole = model(x, use_cache=False).logits
+    cache = model(x[:, :6]).past_key_values
+    for t in range(6, 40):
+        step = model(x[:, t : t + 1], past_key_values=cache).logits[:, 0]
+        assert relative(step, whole[:, t]) < limit
+
+
 def test_sampling_is_the_same_with_and_without_states(config, ids):
     model = CosformerForCausalLM(config(is_decoder=True)).eval()
     runs = []

@@ -79,11 +79,11 @@ def test_launches_do_not_grow_with_the_length(n, causal, dtype):
     assert forward <= 60 and backward <= 90
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 3), (torch.bfloat16, 6)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_temporaries_are_bounded(causal, dtype):
-    """Of bfloat16 too, whose sums are kept in float32, twice the size of the input."""
-    assert max(counted(65_536, causal, dtype)[2:]) <= 6
+def test_temporaries_are_bounded(causal, dtype, limit):
+    """Of bfloat16 the sums are kept in float32, twice the size of the input."""
+    assert max(counted(65_536, causal, dtype)[2:]) <= limit
 
 
 def test_longer_sequences_take_no_more_memory_at_once():

@@ -72,6 +72,8 @@ def test_training_hides_the_share_it_is_told_and_evaluations_fifteen_percent(mak
     assert torch.equal(first, second)
     with pytest.raises(ValueError, match=r"data.masked=1.5; it lies between 0 and 1"):
         make("mlm", "wikitext2", length=64, path=wikitext, masked=1.5)
+    with pytest.raises(ValueError, match=r"data.masked=0.4: task 'lm' hides no tokens"):
+        make("lm", "wikitext2", length=64, path=wikitext, masked=0.4)
 
 
 @pytest.mark.parametrize("tokenizer", ["words", "bytes", "bpe:270"])

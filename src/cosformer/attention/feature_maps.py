@@ -22,7 +22,7 @@ class FeatureMap(Attention):
     """``o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)``, by the kernels of the operator.
 
     A subclass says what phi is: :meth:`phi` where queries and keys have the same map and positions do not matter,
-    :meth:`features` otherwise. Masked keys are left out after the map, so they leave numerator and denominator.
+    :meth:`features` otherwise, :meth:`attend` where the sums themselves differ. Masked keys are left out after the map, so they leave numerator and denominator.
     """
 
     normaliser: ClassVar[str] = "clamp"  # what becomes of the row sum, see linear_attention

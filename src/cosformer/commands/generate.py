@@ -137,7 +137,7 @@ def encode(vocabulary: Any, text: str, specials: bool) -> list[int]:
     elif hasattr(vocabulary, "index"):
         ids = [_word(vocabulary, word) for word in text.split()]
     else:
-        raise ValueError("this run reads pixels, not text; there is nothing to draw for a text")
+        raise ValueError("this run reads pixels, not text")
     if specials and vocabulary.bos_id is not None and vocabulary.eos_id is not None:
         ids = [vocabulary.bos_id, *ids, vocabulary.eos_id]
     return ids

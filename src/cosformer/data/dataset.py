@@ -1,6 +1,5 @@
 """The one return type: a data set is splits of memory-mapped token sequences, a vocabulary, and how many classes."""
 
-import itertools
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -160,8 +159,8 @@ class Writer:
         """For each split as many of the generated ``rows`` (ids below 256, and a label) as ``sizes`` says."""
         for name, size in sizes.items():
             split = self.split(name, np.uint8)
-            for tokens, label in itertools.islice(rows, size):
-                split.add(tokens, label)
+            for _ in range(size):
+                split.add(*next(rows))
                 bar.update(1)
 
     def finish(self, name: str, description: Description, key: dict[str, Any]) -> None:

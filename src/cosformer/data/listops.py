@@ -101,11 +101,18 @@ def to_text(tokens: np.ndarray) -> str:
         elif token > CLOSE:
             open_lists[-1].append(TOKENS[token])
         else:
-            text, *arguments = open_lists.pop()
-            for argument in (*arguments, "]"):
-                text = f"( {text} {argument} )"
-            open_lists[-1].append(text)
+            _close(open_lists, "]")
+    while len(open_lists) > 1:  # a row that was cut: its operators have no ]
+        _close(open_lists)
     return open_lists[0][0]
+
+
+def _close(open_lists: list[list[str]], *bracket: str) -> None:
+    """Make the last open operator an argument of the one around it."""
+    text, *arguments = open_lists.pop()
+    for argument in (*arguments, *bracket):
+        text = f"( {text} {argument} )"
+    open_lists[-1].append(text)
 
 
 def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> None:

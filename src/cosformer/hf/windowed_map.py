@@ -66,7 +66,8 @@ class WindowedMap(LearnedMap):
         super().__init__(attention, num_heads=num_heads, causal=causal, **sizes)
         if not causal:
             raise ValueError("a window looks back: it needs a causal model; leave window out")
-        if not isinstance(self.inner, FeatureMap):
+        # sums of their own, gated or rotated, do not go together with a window's
+        if not isinstance(self.inner, FeatureMap) or type(self.inner).attend is not FeatureMap.attend:
             raise ValueError(f"attention={attention!r} has no window; use relu, linear or performer with one")
         self.window = window
         self.factor = nn.Parameter(torch.full((num_heads, 1, 1), -3.0))  # a logarithm

@@ -82,6 +82,9 @@ class PooledModel(CosformerPreTrainedModel):
 class CosformerForSequenceClassification(PooledModel):
     """The transformer, one pooled vector, and class scores."""
 
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__(config)
+
     @can_return_tuple
     def forward(
         self,

@@ -65,7 +65,7 @@ def shifted(group: Any, labels: Tensor, bounds: Tensor | None) -> Tensor:
     """
     rank, n = torch.distributed.get_rank(group), labels.shape[1]
     lengths = gather(group, torch.tensor(n, device=labels.device))
-    nothing = torch.full_like(labels[:, :1].sum(1), IGNORE)
+    nothing = labels.new_full(labels.shape[:1], IGNORE)
     firsts = gather(group, labels[:, 0] if n else nothing)
     following = next((firsts[r] for r in range(rank + 1, len(firsts)) if lengths[r]), nothing)
     targets = torch.cat((labels[:, 1:], following[:, None]), 1)[:, :n]

@@ -42,6 +42,10 @@ class Task(ABC):
 
     def __init__(self, data: DataConfig, seed: int = 0) -> None:
         """Loads the data (prepared and cached on first use). ``seed`` is for what training draws from it."""
+        if data.masked != DataConfig.masked and self.name != "mlm":
+            raise ValueError(
+                f"data.masked={data.masked}: task {self.name!r} hides no tokens; leave it out, or use task 'mlm'"
+            )
         self.data = data
         self.seed = seed
         self.dataset: Dataset = load_dataset(data.name, **data.options)

@@ -216,10 +216,9 @@ class _Record:
 
     def __init__(self, engine: Engine, task: Task) -> None:
         self.engine, self.task = engine, task
+        # those after ``cosformer``, where that is how we were started
+        words = [shlex.quote(word) for word in sys.argv[1:]]
         # asked once: git and the system are slow to answer, and every status of a run needs the answer
-        words = [
-            shlex.quote(word) for word in sys.argv[1:]
-        ]  # those after ``cosformer``, where that is how we were started
         self.ran_on = {"machine": machine.describe(torch.get_num_threads()), **machine.provenance(words)}
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         path = engine.run / RUN_FILE

@@ -1,8 +1,8 @@
 """``cosformer bench attention --device cuda``: the operator on a GPU against torch's own attention.
 
 Times by the device's own events, peak memory by its allocator, bytes and operations a second beside what the device can do,
-and the length from which on cosFormer is faster. At the end what the Triton kernels can take at the least, from bytes and
-operations: predicted, not run.
+and the length from which on cosFormer is faster. :func:`predictions`, for docs/how-to/gpu.md: what the Triton kernels can take at
+the least, from bytes and operations; not run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
