@@ -91,6 +91,12 @@ def test_loss_curves_have_a_line_for_each_seed_and_each_mean() -> None:
         draw_curves({"relu": []}, name="f", title="Training loss")
 
 
+def test_ticks_tell_apart_what_lies_close_together() -> None:
+    drawn = draw_lines([Line("a", [(1, 2.418), (2, 2.43)], "#000000")], title="t", x_label="x", y_label="y", alt="")
+    labels = re.findall(r">(2\.4\d*)<", drawn.decode())
+    assert len(labels) > 2 and len({*labels}) == len(labels)
+
+
 def test_the_mean_is_of_the_steps_that_all_have() -> None:
     assert mean_curve([[(1, 2.0), (2, 4.0), (3, 9.0)], [(2, 6.0), (3, 1.0), (4, 7.0)]]) == [(2, 5.0), (3, 5.0)]
 

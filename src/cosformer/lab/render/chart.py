@@ -103,13 +103,18 @@ def length(value: float) -> str:
     return f"{value / 1024:g}K" if value >= 1024 and value % 1024 == 0 else f"{value:,.0f}"
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 3) -> str:
     """A number for an axis: 4096 is 4,096."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.0e}"
+    return f"{value:.{digits}g}" if abs(value) >= 0.001 else f"{value:.0e}"
+
+
+def _digits(ticks: Sequence[float]) -> int:
+    """As few as tell the ticks of an axis apart, but at least three."""
+    return next((n for n in range(3, 9) if len({short(x, n) for x in ticks}) == len(ticks)), 9)
 
 
 def _axes(drawn: "Canvas", title: str, x_label: str, y_label: str, right: float) -> "Axes":
@@ -133,7 +138,8 @@ def _ticks(axes: "Axes", lengths: Sequence[float]) -> None:
             axis.set_major_locator(LogLocator(subs=(1,) if tens >= 3 else (1, 2, 5), numticks=12))
         else:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(lambda value, position: short(value))
+        digits = _digits(list(axis.get_majorticklocs()))
+        axis.set_major_formatter(lambda value, position, digits=digits: short(value, digits))
     if lengths:
         kept, last = [], -math.inf
         for n in lengths:

@@ -30,7 +30,7 @@ _REACH = 6.0  # margins to either side; what goes beyond is drawn to the edge an
 
 
 def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
-    """Training and validation loss of the runs of one recipe, where any was logged. Of an attention the finished runs count;
+    """Training and validation loss of the runs of one recipe, where any was logged twice. Of an attention the finished runs count;
     while there are none, those that are under way: a mean over both would end early."""
     chosen = {name: [x for x in runs if x.attention == name and x.status == "done"] for name in attentions}
     chosen = {name: done or [x for x in runs if x.attention == name] for name, done in chosen.items()}
@@ -38,7 +38,7 @@ def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
     found = []
     for kind, field in (("training", "train_loss"), ("validation", "valid_loss")):
         curves = {name: [getattr(run, field) for run in of_name] for name, of_name in chosen.items()}
-        if any(curve for seeds in curves.values() for curve in seeds):
+        if any(len(curve) > 1 for seeds in curves.values() for curve in seeds):  # a single evaluation is no curve
             found.append(draw_curves(curves, name=f"figure4-{kind}", title=f"{kind.capitalize()} loss, {recipe}"))
     return found
 
