@@ -49,8 +49,8 @@ SMOLLM2 = {
     "relu, swapped": "--attention relu --features 64",
     "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
     # longer rows: maps taught at 512 tokens do not serve 8,192
-    "window, rows of 4096": "--attention relu --window 64 --length 4096 --transfer-steps 6 --transfer-tokens {120000}",
-    "window, rows of 4096, 8 kept": "--attention relu --window 64 --maps {window, rows of 4096} --keep 8",
+    "window, rows of 2048": "--attention relu --window 64 --length 2048 --transfer-tokens {120000}",
+    "window, rows of 2048, 8 kept": "--attention relu --window 64 --maps {window, rows of 2048} --keep 8",
     "window, 2 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 2 --repair-tokens {12000}",
     "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {12000}",
     "relu, 8 kept, repair": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {12000}",

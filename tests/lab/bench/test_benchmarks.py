@@ -58,6 +58,9 @@ def test_a_token_is_timed_against_the_model_it_was_made_of(tmp_path, capsys):
     ]
     short, longer = found.find(kind="state")
     assert longer.baseline_megabytes == 4 * short.baseline_megabytes and longer.megabytes == short.megabytes
+    (table,) = tables(found)
+    assert [row[:2] for row in table.rows] == [["16", "ours"], ["64", "ours"]]
+    assert table.rows[1][-1] == f"{longer.baseline_megabytes / longer.megabytes:.2f}"
     assert main([*words, "--models", f"{tmp_path / 'ours'},{tmp_path / 'stock'}"]) == 2
     assert "same name: stock, ours, stock" in capsys.readouterr().err
 

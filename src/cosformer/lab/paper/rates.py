@@ -24,7 +24,7 @@ TRIED: dict[str, tuple[float, ...]] = {
 # the variants of a recipe train with the rates that were found for it
 SAME_AS: dict[str, str] = {LM_M2: LM, LM_M4: LM, LM_NOPOS: LM}
 
-RATES: dict[str, dict[str, float]] = {PATHFINDER: {"softmax": 0.001}}
+RATES: dict[str, dict[str, float]] = {PATHFINDER: {"softmax": 0.001, "cosformer": 0.001}}
 
 
 def rate(recipe: str, attention: str) -> float | None:

@@ -215,14 +215,8 @@ def _missing(memory: Measurement) -> str:
 
 def _generate(results: Results) -> list[Table]:
     """Contexts down; time and state of both attentions across."""
-    shown, rows = [], []
-    for n in _lengths(results.find(kind="state")):
-        step, state = results.one(kind="step", length=n), results.one(kind="state", length=n)
-        assert step is not None and state is not None
-        shown += [step, state]
-        sizes = (state.megabytes, state.baseline_megabytes)
-        row = [f"{x:.3g}" for x in (step.milliseconds, step.baseline_milliseconds, *sizes) if x is not None]
-        rows.append([f"{n:,}", *row[:2], cell(step), *row[2:], cell(state)])
+    shown = [*results.find(kind="step"), *results.find(kind="state")]
+    rows = [[f"{n:,}", *_token(results, n)] for n in _lengths(results.find(kind="state"))]
     title = (
         "One more token in a model of 2 layers of width 512, cosFormer's state against softmax's key-value cache "
         f"({SPREAD}), and what each carries."
@@ -230,6 +224,24 @@ def _generate(results: Results) -> list[Table]:
     header = ["context", "ms, cosFormer", "ms, softmax", "times faster, median of pairs"]
     header += ["MB, cosFormer", "MB, softmax", "times smaller"]
     return [Table(title, header, rows), _rest(results, shown)]
+
+
+def _decode(results: Results) -> list[Table]:
+    """Contexts and models down; time and state of a token across."""
+    states = results.find(kind="state")
+    rows = [[_length(m), m.attention, *_token(results, m.length, attention=m.attention)] for m in states]
+    title = f"One more token of a linearized model against {states[0].baseline} ({SPREAD}), and what each carries."
+    header = ["context", "model", "ms", "ms, original", "times faster", "MB", "MB, original", "times smaller"]
+    return [Table(title, header, rows)]
+
+
+def _token(results: Results, n: int | None, **which: str) -> list[str]:
+    """Milliseconds and megabytes of a token behind ``n`` tokens, ours and the baseline's, each pair with its ratio."""
+    step, state = (results.one(kind=kind, length=n, **which) for kind in ("step", "state"))
+    assert step is not None and state is not None
+    times, sizes = (step.milliseconds, step.baseline_milliseconds), (state.megabytes, state.baseline_megabytes)
+    shown = [[f"{x:.3g}" if x < 1000 else f"{x:,.0f}" for x in pair if x is not None] for pair in (times, sizes)]
+    return [*shown[0], cell(step), *shown[1], cell(state)]
 
 
 def _peers(results: Results) -> list[Table]:
@@ -304,6 +316,7 @@ _TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "long": _long,
     "text": _text,
     "generate": _generate,
+    "decode": _decode,
     "peers": _peers,
     "native": _native,
     "jax": _jax,
