@@ -21,10 +21,17 @@ LEFT_OUT = {"make test"}  # which runs this test
 MODEL = "runs/lm-stdlib-small-softmax-seed0"
 NOT_SOURCES = (".git", ".venv*", "site", "runs", "build", "dist", "cosformer-demo*", "__pycache__", ".*_cache", "*.so")
 OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_IGNORE_INSTALLED": "1"}
-# a small stock model to convert
+# a small stock model to convert and to make linear, and a text to teach it with
 STOCK = """
-from transformers import GPT2Config, GPT2LMHeadModel
-GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=64)).save_pretrained("stock")
+from pathlib import Path
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+words = "a small stock model learns to attend in time that is linear in the length of what it reads".split()
+Path("text.txt").write_text((" ".join(words) + chr(10)) * 2000)
+tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(["?", *words]))}, unk_token="?"))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?", pad_token="?").save_pretrained("stock")
+GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=512)).save_pretrained("stock")
 """
 
 
@@ -87,11 +94,9 @@ def test_every_command_of_the_readme_works_in_order(clone: Path) -> None:
     run(["pip", "install", "."])  # first, as the stamp that spares make the download stands for it
     shutil.rmtree(clone / "src" / "cosformer.egg-info", ignore_errors=True)
     run(["python", "-c", STOCK])
-    for command in commands():
-        words = [
-            {"MODEL": MODEL, "SOURCE": "stock", "OUT": "converted"}.get(word, word) for word in shlex.split(command)
-        ]
-        run(words)
+    for number, command in enumerate(commands()):
+        given = {"MODEL": MODEL, "SOURCE": "stock", "OUT": f"out-{number}", "FILES": "text.txt"}
+        run([given.get(word, word) for word in shlex.split(command)])
     # what was run is the package that was installed, not these sources
     done = subprocess.run(
         ["python", "-c", "import cosformer; print(cosformer.__file__)"],
