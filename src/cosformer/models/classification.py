@@ -82,6 +82,7 @@ class PooledModel(CosformerPreTrainedModel):
 class CosformerForSequenceClassification(PooledModel):
     """The transformer, one pooled vector, and class scores."""
 
+    # of the config alone: from_pretrained hands keywords it does not know to the constructor
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
 

@@ -113,7 +113,6 @@ class MLM(Task):
         return self.collate([self._eval_row(name, i) for i in range(start, min(stop, self.eval_size(name)))])
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        batch = {key: value.to(next(model.parameters()).device) for key, value in batch.items()}
         losses, counted = model(**batch, reduction="none").loss, batch["labels"] != IGNORED
         return row_sums(losses.double().sum(1).cpu().numpy(), counted.sum(1).cpu().numpy())
 
