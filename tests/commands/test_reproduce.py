@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosformer import cli
+from cosformer.lab.paper.rates import RATES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,7 +31,8 @@ def test_the_committed_search_of_rates_is_shown(tmp_path: Path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     assert cli.main(["reproduce", "rates", "--show", "--docs", str(DOCS)]) == 0
     captured = capsys.readouterr()
-    assert "evidence-pathfinder, validation loss by rate" in captured.out and "rates.jsonl" in captured.err
+    assert RATES and all(f"{recipe}, validation loss by rate" in captured.out for recipe in RATES)
+    assert "rates.jsonl" in captured.err
 
 
 def test_without_a_clone_it_says_where_the_committed_runs_are(tmp_path: Path, monkeypatch, capsys) -> None:

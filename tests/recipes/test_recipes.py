@@ -22,7 +22,7 @@ def test_the_table_holds_each_experiment_and_a_small_form_of_it() -> None:
     small = {f"{name}-small" for name in PAPER}
     campaign = {name for name in RECIPES if name.startswith("evidence-")}
     assert set(RECIPES) == {*PAPER, *small, *campaign, "lm-stdlib", "lm-stdlib-small"}
-    assert len(campaign) == 10
+    assert len(campaign) == 11
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -227,11 +227,13 @@ def test_a_run_of_evidence_scores_all_of_the_test_split_with_one_thread(name: st
     experiment = recipe(name)
     assert experiment.data.full_test or name == "evidence-sst2"  # whose test split has no labels
     assert experiment.train.threads == 1 and experiment.train.warmup == experiment.train.steps // 10
-    assert experiment.model.dropout == 0.0
+    assert experiment.model.dropout == (0.3 if name == "evidence-sst2" else 0.0)
 
 
-def test_tokens_start_as_large_as_positions() -> None:
-    """Scaled by sqrt(width), a token's numbers have an rms of 1; the sinusoids' is 0.71."""
-    for name in ("lm-wikitext2-small", "evidence-lm"):
-        model = recipe(name).model
-        assert model.width == 128 and model.fields["embedding_range"] == pytest.approx(128**-0.5)
+@pytest.mark.parametrize(("name", "rms"), [("lm-wikitext2-small", 1.0), ("evidence-lm", 0.34), ("evidence-mlm", 0.34)])
+def test_tokens_do_not_drown_in_positions_nor_the_other_way(name: str, rms: float) -> None:
+    """Token embeddings are scaled by sqrt(width); the sinusoids of positions have an rms of 0.71."""
+    model = recipe(name).model
+    scale = model.fields["embedding_range"]
+    assert model.width is not None and isinstance(scale, float)
+    assert scale * model.width**0.5 == pytest.approx(rms, abs=0.005)

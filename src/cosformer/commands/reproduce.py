@@ -36,6 +36,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "ledger": ("page.show", "every claim: all runs behind docs/results.md"),
     "rates": ("rates.show", "the search of learning rates for the runs of the ledger"),
     "gates": ("gates.show", "tables of counts that a model must beat for its claims to be judged"),
+    "context": ("context.show", "what longer context is worth to the language models of the ledger"),
     "pause": ("", "stop the queue that works in --runs, and its runs, where they stand"),
     "continue": ("", "let them continue"),
 }
@@ -53,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
-    add("--seeds", type=positive, metavar="N", help="seeds 0 to N-1 (default: 3; of the ledger 5)")
+    add("--seeds", type=positive, metavar="N", help="seeds 0 to N-1 (default: 3; of ledger and context 5)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
     add("--show", action="store_true", help="train nothing: show what there is, in DIR or else committed")
     add("--from", dest="source", type=Path, metavar="FILE", help="runs in FILE are done; with --show: they alone")
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise unknown("target", args.target, TARGETS)
     _check(args)
     if args.seeds is None:
-        args.seeds = 5 if args.target == "ledger" else 3
+        args.seeds = 5 if args.target in ("ledger", "context") else 3
     cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
     if args.dry_run:
         _print_commands(cells, args)
@@ -235,8 +236,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
     if args.into and args.target != "ledger":
         raise ValueError(f"--into is for the ledger, not for {args.target}")
-    if args.write and args.target not in ("ledger", "rates", "gates"):
-        raise ValueError(f"--write is for ledger, rates and gates, not for {args.target}")
+    if args.write and args.target not in ("ledger", "rates", "gates", "context"):
+        raise ValueError(f"--write is for ledger, rates, gates and context, not for {args.target}")
     if args.target in ("ledger", "rates") and args.scale == "paper":
         raise ValueError(
             "the ledger judges its claims at scale small; the full recipes are those of table1 to table4, as in"

@@ -34,7 +34,7 @@ def test_neighbours_see_both_sides_and_a_masked_one_says_nothing() -> None:
     ends = rng.integers(0, 4, (3_000, 2))
     # the middle follows from both neighbours, from none alone
     rows = [np.array([9, a, 4 + (a + b) % 4, b]) for a, b in ends]
-    table = Neighbours(rows, 11, mask_id=10)
+    table = Neighbours(rows, 11, mask_id=10, random_ids=np.arange(8))
 
     def nats(inputs: list[int], middle: int) -> float:
         labels = np.array([IGNORED, IGNORED, middle, IGNORED])
@@ -42,6 +42,9 @@ def test_neighbours_see_both_sides_and_a_masked_one_says_nothing() -> None:
 
     assert nats([9, 1, 10, 2], 7) < 0.05 and nats([9, 1, 10, 2], 6) > 3
     assert nats([9, 10, 10, 2], 7) == pytest.approx(math.log(8), abs=0.1)  # one in two is 9
+    # from one neighbour, four middles are alike; one that is shown is the true one in half of the cases, or one of eight by chance
+    plain, shown = math.exp(-nats([9, 10, 10, 2], 7)), math.exp(-nats([9, 10, 7, 2], 7))
+    assert shown == pytest.approx(plain * (1 + 1 / 8) / (plain + 1 / 8), rel=1e-6)
 
 
 def test_the_discs_are_found() -> None:

@@ -176,7 +176,7 @@ def test_the_runs_of_the_ledger() -> None:
                 assert count[measure.recipe, name] >= (5 if claim.primary else 3), claim.key
         assert count[claim.gate, "uniform"] >= 3 and count[claim.gate, "softmax"] >= 3
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
-    assert recipes[:4] == ["evidence-pathfinder", LM, MLM, "evidence-sst2"] and recipes[-1] == "evidence-listops"
+    assert recipes[:4] == [LM, MLM, "evidence-pretrain", "evidence-sst2"] and recipes[-1] == "evidence-listops"
     for before, cell in itertools.pairwise(cells):
         if cell.start is not None:
             assert cell.before == before, "a fine-tuning follows its pre-training at once"
@@ -188,6 +188,9 @@ def test_the_search_tries_three_rates_at_a_quarter_of_the_length() -> None:
     assert [cell.rate for cell in found] == list(rates.TRIED[LM])
     assert all(cell.experiment().train.steps == full.train.steps // 4 and cell.seed == 9 for cell in found)
     assert [cell.experiment().train.lr for cell in found] == list(rates.TRIED[LM])
+    for cell in found:
+        words = cell.words(Path("x"), None, 1)
+        assert parse(words[1], words[2:])[0] == cell.experiment() and not cell.experiment().data.full_test
     scored = {(cell.recipe, cell.attention) for cell in ledger_cells(5) if cell.recipe not in rates.SAME_AS}
     assert {(cell.recipe, cell.attention) for cell in search_cells()} == scored
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.lab.numbers import FIGURE4
-from cosformer.lab.paper import Request, gates, page
+from cosformer.lab.paper import Request, context, gates, page
 from cosformer.lab.paper.cells import recipes_of
 from cosformer.lab.paper.claims import LM
 from cosformer.lab.paper.ledger import ledger
@@ -43,12 +43,14 @@ def lines() -> list[Run]:
     ]
 
 
-def test_the_page_begins_with_what_was_wrong_a_picture_and_the_verdicts() -> None:
+def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     found = ledger(lines(), GATES)
     text = page.results_page(found, lines())
     first, _, rest = text.partition("![")
+    assert "Language modelling, test loss: cosformer on par with softmax **holds here** (-0.00" in first
+    assert "relu better than leaky_relu better than identity **not run**." in first
     assert "not testable at this size" in first and "withdrawn" in first
-    assert "20 of 149 runs are done (0.3 hours of one core, commits abc123)." in first
+    assert "20 of 159 runs are done (0.3 hours of one core, commits abc123)." in first
     assert "Of 6 primary claims: 2 holds here, 4 not run." in first
     assert rest.startswith("Effects") and text.index("images/paper/effects.svg") < text.index("## Verdicts")
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
@@ -70,11 +72,18 @@ def test_loss_by_position_stands_on_the_page() -> None:
     assert "| attention | from 0 | from 8 | seeds |" in text and "| relu | 2.500 | 1.250 | 2 |" in text
 
 
+def test_loss_by_context_stands_on_the_page_where_it_was_scored() -> None:
+    values = [{"attention": "relu", "seed": 0, "loss": {"4": 2.0, "8": 1.5}}]
+    text = page.results_page(ledger([], {}), [], values)
+    assert "| relu | 2.0000 | 1.5000 | 8 to 15 | +0.0000 |" in text
+    assert "cosformer reproduce context" not in page.results_page(ledger([], {}), [])
+
+
 def test_without_runs_everything_says_not_run() -> None:
     found = ledger([], {})
     assert {entry["outcome"] for entry in found["claims"]} == {"not run"}
     text = page.results_page(found, [])
-    assert "0 of 149 runs are done (0.0 hours of one core)." in text and "Not run.\n\nNot run." in text
+    assert "0 of 159 runs are done (0.0 hours of one core)." in text and "Not run.\n\nNot run." in text
     assert "**holds here**" not in text
 
 
@@ -124,7 +133,9 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
     found = ledger(committed, gates.read(DOCS / "results"))
     found["claims"] += speed_claims(DOCS / "results")[0]
     again = f"run: {page.COMMAND}"
-    assert (DOCS / "results.md").read_text(encoding="utf-8") == page.results_page(found, committed), again
+    assert (DOCS / "results.md").read_text(encoding="utf-8") == page.results_page(
+        found, committed, context.read(DOCS / "results")
+    ), again
     kept = json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8"))
     assert kept == json.loads(json.dumps(found)), again
     assert (PICTURES / "effects.svg").read_bytes() == page.picture(found).data, again

@@ -62,7 +62,9 @@ class Cell:
         plain = recipe(self.recipe)
         model = dataclasses.replace(plain.model, attention=self.attention, attention_options=self._options)
         train = dataclasses.replace(plain.train, seed=self.seed, **self._changes(plain))
-        return dataclasses.replace(plain, model=model, train=train, start=plain.start if start is None else str(start))
+        data = plain.data if self.rate is None else dataclasses.replace(plain.data, full_test=False)
+        start_from = plain.start if start is None else str(start)
+        return dataclasses.replace(plain, data=data, model=model, train=train, start=start_from)
 
     @property
     def _options(self) -> dict[str, Option]:
@@ -84,6 +86,8 @@ class Cell:
             words += [f"--model.attention-options.{name}", str(value)]
         for name, value in self._changes(recipe(self.recipe)).items():
             words += [f"--train.{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+        if self.rate is not None and recipe(self.recipe).data.full_test:
+            words += ["--data.no-full-test"]  # the validation split alone decides
         words += [] if threads is None else ["--train.threads", str(threads)]
         return words if start is None else [*words, "--start", str(start)]
 
@@ -120,12 +124,13 @@ def cells_of(
 
 # recipe, attentions and how many seeds each has at most; in the order of the queue
 _ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
-    (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
     (
         claims.LM,
         {"softmax": 5, "cosformer": 5, "relu": 5, "linear": 3, "leaky_relu": 3, "identity": 3, "uniform": 3},
     ),
-    (claims.MLM, dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity", "uniform"), 5)),
+    (claims.MLM, {**dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity"), 5), "uniform": 3}),
+    (claims.PRETRAIN, {"softmax": 5, "cosformer": 5, "relu": 3, "uniform": 3}),
+    (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
     (claims.RECALL_16, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
     (claims.RECALL_32, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
     (claims.LM_NOPOS, {"cosformer": 3, "relu": 3}),
@@ -135,7 +140,7 @@ _ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
 )
 # fine-tunings follow their pre-training at once, as weights are not kept for long
 _AFTER: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    claims.MLM: ((claims.SST2, ("softmax", "cosformer", "relu", "uniform")),),
+    claims.PRETRAIN: ((claims.SST2, ("softmax", "cosformer", "relu", "uniform")),),
 }
 LEDGER_SEEDS = 5
 

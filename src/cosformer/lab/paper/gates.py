@@ -59,13 +59,13 @@ def witten_bell(counts: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 
 def neighbours() -> float:
-    """A hidden token from its two neighbours; where one of them is hidden too, from the other."""
+    """A hidden token from its two neighbours (where one of them is hidden too, from the other) and from what is shown at its place."""
     from cosformer.tasks import build_task
     from cosformer.tasks.mlm import MLM
 
     task = build_task(recipe("evidence-mlm"))
     assert isinstance(task, MLM)
-    table = Neighbours(list(task.packed["train"]), task.vocab_size, task.mask_id)
+    table = Neighbours(list(task.packed["train"]), task.vocab_size, task.mask_id, task.random_ids)
     nats, count = 0.0, 0
     for index in range(task.eval_size("test")):
         row = task._eval_row("test", index)
@@ -75,10 +75,16 @@ def neighbours() -> float:
 
 
 class Neighbours:
-    """p(x | left, right): counts of the triple, mixed by Witten and Bell's rule with p(x|left) p(x|right) / p(x)."""
+    """p(x | left, right): counts of the triple, mixed by Witten and Bell's rule with p(x|left) p(x|right) / p(x).
 
-    def __init__(self, rows: list[np.ndarray], size: int, mask_id: int) -> None:
+    Where a token is shown instead of the mask, it is the true one in half of the cases and otherwise any of ``random_ids``:
+    Bayes' rule with what the neighbours say.
+    """
+
+    def __init__(self, rows: list[np.ndarray], size: int, mask_id: int, random_ids: np.ndarray) -> None:
         self.size, self.mask_id = size, mask_id
+        self.chance_random = np.zeros(size)  # of being shown by chance, for a token that is shown
+        self.chance_random[random_ids] = 1 / len(random_ids)
         unigram, after, before = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
         triples: list[np.ndarray] = []
         for row in rows:
@@ -105,6 +111,10 @@ class Neighbours:
             seen, count = self.codes[first[i] : last[i]] - context[i], self.counts[first[i] : last[i]]
             mixed[i] *= len(seen)
             mixed[i, seen] += count
+            mixed[i] /= mixed[i].sum()
+        for i in np.flatnonzero(inputs[places] != self.mask_id):
+            shown = inputs[places[i]]
+            mixed[i] *= (np.arange(self.size) == shown) + self.chance_random[shown]
             mixed[i] /= mixed[i].sum()
         return -np.log(mixed[np.arange(len(places)), labels[places]])
 

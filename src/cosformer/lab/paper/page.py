@@ -9,7 +9,7 @@ from typing import Any
 
 from cosformer.lab import numbers as paper
 from cosformer.lab.overview import grouped
-from cosformer.lab.paper import Request, gates, ledger
+from cosformer.lab.paper import Request, context, gates, ledger
 from cosformer.lab.paper.cells import LEDGER_SEEDS, ledger_cells
 from cosformer.lab.paper.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2, Measure, plain_measure
 from cosformer.lab.paper.ledger import attentions, sample
@@ -19,6 +19,7 @@ from cosformer.lab.records import Run, write_runs
 from cosformer.lab.render.figure import Figure
 from cosformer.lab.render.result_figures import effects
 from cosformer.lab.render.table import Table, insert_into
+from cosformer.recipes import recipe
 
 MARKER = "results"
 COMMAND = "cosformer reproduce ledger --show --from docs/results/runs.jsonl --write docs"
@@ -32,20 +33,21 @@ _PAPER: dict[str, tuple[str, dict[str, float]]] = {
         {name: row["SST-2"] for name, row in paper.TABLE3.items()} | {"relu": paper.TABLE1["relu"]["SST-2"]},
     ),
 }
-_FIRST = (
-    '**What the trained claims said here before ("holds", "undecided") means *not testable at this size*:** those models stood near or below'
+_KINDS = {"on_par": "on par with", "better": "better than"}
+_BEFORE = (
+    'What the trained claims said here before ("holds", "undecided") means *not testable at this size*: those models stood near or below'
     " tables of counts that use no attention, and one result was wrong (86.0 against 76.7 % on Pathfinder, withdrawn)."
 )
 
 
-def results_page(found: dict[str, Any], lines: Sequence[Run]) -> str:
-    """The whole page: a paragraph, a picture, the verdicts, the gates; then the details."""
+def results_page(found: dict[str, Any], lines: Sequence[Run], by_context: Sequence[dict[str, Any]] = ()) -> str:
+    """The whole page: a paragraph, a picture, the verdicts, the gates; then the details. ``by_context``: what ``context.read`` gives."""
     trained = _trained(found)
     parts = [
         "# The paper's claims, on two CPU cores",
-        f"{_FIRST} {summary(found, lines)} The rule, the margins and the gates were written down before the runs:"
+        f"{' '.join(primary_words(found))} {summary(found, lines)} The rule, the margins and the gates were written down before the runs:"
         " [how the claims are judged](results/protocol.md). The models are small: a verdict is on what shows at this size and neither proves"
-        " nor refutes what the paper found on eight A100.",
+        f" nor refutes what the paper found on eight A100. {_BEFORE}",
         f"![{picture(found).alt}](images/paper/effects.svg)",
         "## Verdicts",
         _verdicts(trained),
@@ -60,6 +62,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Run]) -> str:
         *_scores(lines),
         "## What more context is worth",
         _positions(lines),
+        *([_contexts(by_context)] if by_context else []),
         "## Time and memory",
         _speed(found),
         "## Every run",
@@ -70,17 +73,29 @@ def results_page(found: dict[str, Any], lines: Sequence[Run]) -> str:
 
 
 def readme_part(found: dict[str, Any], lines: Sequence[Run]) -> str:
-    """Five lines between the README's markers."""
+    """Some lines between the README's markers: one for each test of primary claims, and two."""
     speed = [f"{entry['key']} {entry['outcome']}" for entry in found["claims"] if "parts" not in entry]
-    return "\n".join(
-        [
-            f"* {_FIRST}",
-            f"* {summary(found, lines)}",
-            f"* Gates, which softmax and cosFormer must beat, and where `{CONTROL}`, which cannot attend, must lose: {_gate_words(found, lines)}.",
-            f"* Speed and memory, from committed benchmarks: {'; '.join(speed) or 'not measured'}.",
-            "* Effects with intervals, power, every run and its command: [docs/results.md](docs/results.md).",
-        ]
-    )
+    gated = f"Gates, which softmax and cosFormer must beat, and where `{CONTROL}`, which cannot attend, must lose"
+    words = [
+        *primary_words(found),
+        f"{summary(found, lines)} {gated}: {_gate_words(found, lines)}. {_BEFORE}",
+        f"Speed and memory, from committed benchmarks: {'; '.join(speed) or 'not measured'}. Effects with intervals, power, every run and its"
+        " command: [docs/results.md](docs/results.md).",
+    ]
+    return "\n".join(f"* {word}" for word in words)
+
+
+def primary_words(found: dict[str, Any]) -> list[str]:
+    """A sentence for each test of primary claims: each comparison with its verdict and, where it was judged, its effects."""
+    by_test: dict[str, list[str]] = {}
+    for entry in (entry for entry in _trained(found) if entry["primary"]):
+        parts = entry["parts"]
+        chain = parts[0]["first"] + "".join(f" {_KINDS[part['kind']]} {part['second']}" for part in parts)
+        judged = [x for x in parts if "mean" in x and entry["outcome"] in (HOLDS, FAILS, UNDECIDED)]
+        effects = [f"{x['mean']:+.3g} {entry['unit']}, {x['low']:+.2g} to {x['high']:+.2g}" for x in judged]
+        numbers = f" ({'; '.join(effects)})" if effects else ""
+        by_test.setdefault(entry["test"], []).append(f"{chain} **{entry['outcome']}**{numbers}")
+    return [f"{test[0].upper()}{test[1:]}: {'; '.join(words)}." for test, words in by_test.items()]
 
 
 def summary(found: dict[str, Any], lines: Sequence[Run]) -> str:
@@ -113,7 +128,8 @@ def show(request: Request, lines: Sequence[Run]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_runs(folder / "runs.jsonl", lines)
         (folder / "ledger.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        (request.write / "results.md").write_text(results_page(found, lines), encoding="utf-8")
+        text = results_page(found, lines, context.read(request.docs / "results"))
+        (request.write / "results.md").write_text(text, encoding="utf-8")
         picture(found).save(request.write / "images" / "paper")
     if request.into is not None:
         insert_into(request.into, MARKER, readme_part(found, lines))
@@ -134,7 +150,6 @@ def _verdicts(trained: Sequence[dict[str, Any]]) -> str:
     rows = []
     for entry in trained:
         for part in entry["parts"]:
-            kind = "on par with" if part["kind"] == "on_par" else "better than"
             numbers = [NOT_RUN, "-", "-", "-"]
             if "mean" in part:
                 p = part["p"] if part["p_holm"] is None else part["p_holm"]
@@ -142,24 +157,29 @@ def _verdicts(trained: Sequence[dict[str, Any]]) -> str:
                 numbers = [effect, str(part["seeds"]), f"{p:.2g}", f"{part['smallest']:.2g}"]
             margin = "-" if part["margin"] is None else f"{part['margin']:g}"
             name = f"**{entry['key']}**" if entry["primary"] else entry["key"]
-            claim = f"{part['first']} {kind} {part['second']}"
+            claim = f"{part['first']} {_KINDS[part['kind']]} {part['second']}"
             rows.append([name, entry["where"] or "-", claim, margin, *numbers, f"**{entry['outcome']}**"])
     header = ["claim (primary in bold)", "paper", "comparison", "margin", "effect, 95 % interval", "seeds", "p"]
-    return _markdown([*header, "would have shown", "verdict"], rows)
+    told = (
+        "Effects are paired by seed, positive where they favour the first attention. The p of primary claims is adjusted for their number (Holm), so"
+        ' an interval may lie beyond 0 and the claim be undecided all the same. "Would have shown": the smallest effect that four of five such sets of'
+        " runs find."
+    )
+    return f"{told}\n\n{_markdown([*header, 'would have shown', 'verdict'], rows)}"
 
 
 def _gates(found: dict[str, Any], lines: Sequence[Run]) -> str:
     known = _known_gates(found)
     rows = []
-    for recipe in MUST_PASS:
-        if recipe not in known:
-            rows.append([f"`{recipe}`", "not computed", *["-"] * 4])
+    for task in MUST_PASS:
+        if task not in known:
+            rows.append([f"`{task}`", "not computed", *["-"] * 4])
             continue
-        gate, measure = known[recipe], plain_measure(recipe)
+        gate, measure = known[task], plain_measure(task)
         scores = [str(sample(lines, measure, name)) for name in ("softmax", "cosformer", CONTROL)]
-        stopped = ledger.obstacle(recipe, lines, known)
+        stopped = ledger.obstacle(task, lines, known)
         says = "passed, and the control loses" if stopped is None else f"{stopped.outcome}: {stopped.reason}"
-        rows.append([f"`{recipe}`", f"{gate['name']}: {gate['score']:.4g} {measure.unit}", *scores, says])
+        rows.append([f"`{task}`", f"{gate['name']}: {gate['score']:.4g} {measure.unit}", *scores, says])
     return _markdown(["recipe", "gate", "softmax", "cosformer", f"{CONTROL} (control)", "so"], rows)
 
 
@@ -169,9 +189,9 @@ def _known_gates(found: dict[str, Any]) -> ledger.Gates:
 
 def _gate_words(found: dict[str, Any], lines: Sequence[Run]) -> str:
     words = []
-    for recipe in MUST_PASS:
-        stopped = ledger.obstacle(recipe, lines, _known_gates(found))
-        words.append(f"{recipe.removeprefix('evidence-')} {'passed' if stopped is None else stopped.outcome}")
+    for task in MUST_PASS:
+        stopped = ledger.obstacle(task, lines, _known_gates(found))
+        words.append(f"{task.removeprefix('evidence-')} {'passed' if stopped is None else stopped.outcome}")
     return ", ".join(words)
 
 
@@ -230,8 +250,17 @@ def _positions(lines: Sequence[Run]) -> str:
         rows.append([name, *(f"{value:.3f}" for value in means), str(len(of_name))])
     header = ["attention", *(f"from {key.partition('@')[2]}" for key in places), "seeds"]
     return (
-        "Test loss in nats a byte by the byte's place in its block of 256, which is how much context it has; each column reaches to the next."
+        f"Test loss in nats a byte by the byte's place in its block of {recipe(LM).data.length}, which is how much context it has; each column"
+        " reaches to the next."
         f" A row that stops falling makes nothing of longer context.\n\n{_markdown(header, rows)}"
+    )
+
+
+def _contexts(values: Sequence[dict[str, Any]]) -> str:
+    return (
+        f"The same bytes with each context (`cosformer reproduce context`): the first {context.SCORED:,} of the test split, each guessed from as many"
+        " bytes before it as the column says. Where a row rises again, more context does harm: the attention's weights thin out over it (dilution).\n\n"
+        f"{context.table(values).markdown}"
     )
 
 

@@ -23,7 +23,8 @@ LENGTH = 2000  # the longest where every model of the paper runs
 _SCORE, _SPEED = "accuracy, mean of the tasks (%)", f"training steps per second at {LENGTH:,}"
 _WIDTH, _ROW, _TOP, _BOTTOM, _LEFT, _RIGHT = 720, 30, 44, 52, 330, 130  # of the effects, in pixels
 _OUTCOMES = {"holds here": "#009e73", "does not hold here": "#d55e00", "undecided": "#1a7fc1"}
-_REACH = 6.0  # margins to either side; what goes beyond is drawn to the edge and told in numbers
+_REACH = 100.0  # margins to either side; what goes beyond is drawn to the edge and told in numbers
+_TICKS = (-100, -10, -1, 0, 1, 10, 100)
 
 
 # --- loss curves: each seed a thin line behind the mean
@@ -230,8 +231,12 @@ def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figu
         axes = drawn.add_axes(
             (_LEFT / _WIDTH, _BOTTOM / height, 1 - (_LEFT + _RIGHT) / _WIDTH, 1 - (_TOP + _BOTTOM) / height)
         )
+        # effects of a tenth of a margin and of fifty margins stand side by side
+        axes.set_xscale("symlog", linthresh=1)
         axes.set(xlim=(-_REACH, _REACH), ylim=(len(rows) - 0.5, -0.5), yticks=[])
-        axes.set_xlabel("difference / margin, mean and 95 % interval")
+        axes.set_xticks(_TICKS, [str(tick) for tick in _TICKS])
+        axes.minorticks_off()
+        axes.set_xlabel("difference / margin, mean and 95 % interval; logarithmic beyond one margin")
         axes.axvline(0, color=INK, linewidth=1)
         axes.axvline(-1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.text(-1, -0.62, "margin", ha="right", va="bottom", color=INK)
