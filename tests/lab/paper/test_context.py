@@ -1,12 +1,13 @@
 """What more context is worth, measured on a trained run."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from cosformer.data.masking import IGNORED
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
-from cosformer.lab.paper import context
+from cosformer.lab.paper import Request, context
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.train import evaluate_run, train
 
@@ -42,9 +43,28 @@ def test_the_same_tokens_are_guessed_with_every_context(tmp_path: Path, monkeypa
 
 def test_the_table_names_the_best_context_and_what_the_longest_costs() -> None:
     values = [
-        {"attention": "relu", "seed": 0, "loss": {"4": 2.0, "8": 1.5, "16": 1.6}},
-        {"attention": "relu", "seed": 1, "loss": {"4": 1.8, "8": 1.6, "16": 1.55}},
+        {"recipe": "lm", "attention": "relu", "seed": 0, "loss": {"4": 2.0, "8": 1.5, "16": 1.6}},
+        {"recipe": "lm", "attention": "relu", "seed": 1, "loss": {"4": 1.8, "8": 1.6, "16": 1.55}},
     ]
     table = context.table(values)
-    assert list(table.header)[1:4] == ["4 to 7", "8 to 15", "16 to 31"]
-    assert table.rows == [["relu", "1.9000", "1.5500", "1.5750", "8 to 15", "+0.1000, -0.0500"]]
+    assert list(table.header)[2:5] == ["4 to 7", "8 to 15", "16 to 31"]
+    assert table.rows == [["lm", "relu", "1.9000", "1.5500", "1.5750", "8 to 15", "+0.1000, -0.0500"]]
+
+
+def test_what_was_scored_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are not kept for ever: a later scoring replaces its own lines and no others."""
+    docs = tmp_path / "docs"
+    (docs / "results").mkdir(parents=True)
+    request = Request("context", "small", ("relu",), 1, tmp_path, docs, write=docs)
+    monkeypatch.setattr(context, "finished", lambda cell, runs: tmp_path if cell.recipe == context.LM else None)
+    monkeypatch.setattr(context, "losses", lambda run: {4: 2.0, 8: 1.5})
+    context.show(request, None)
+    monkeypatch.setattr(context, "finished", lambda cell, runs: tmp_path)
+    monkeypatch.setattr(context, "losses", lambda run: {4: 1.0, 8: 0.5})
+    context.show(dataclasses.replace(request, attentions=("softmax",)), None)
+    found = [(v["recipe"], v["attention"], v["loss"]["8"]) for v in context.read(docs / "results")]
+    assert found == [
+        ("evidence-lm", "relu", 1.5),
+        ("evidence-lm", "softmax", 0.5),
+        ("evidence-lm-long", "softmax", 0.5),
+    ]

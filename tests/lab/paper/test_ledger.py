@@ -206,7 +206,7 @@ def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.Monk
 def test_no_scored_run_starts_before_its_rate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "RATES", {LM: {"relu": 0.007}})
     ready = [(cell.recipe, cell.attention) for cell in _with_rates(ledger_cells(1))]
-    assert ready == [(LM, "relu"), ("evidence-lm-nopos", "relu")]
+    assert ready == [(LM, "relu"), ("evidence-lm-long", "relu"), ("evidence-lm-nopos", "relu")]
 
 
 def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:

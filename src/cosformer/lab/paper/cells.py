@@ -131,6 +131,7 @@ _ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
     (claims.MLM, {**dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity"), 5), "uniform": 3}),
     (claims.PRETRAIN, {"softmax": 5, "cosformer": 5, "relu": 3, "uniform": 3}),
     (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
+    (claims.LM_LONG, {"softmax": 3, "cosformer": 3, "relu": 3}),
     (claims.RECALL_16, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
     (claims.RECALL_32, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
     (claims.LM_NOPOS, {"cosformer": 3, "relu": 3}),

@@ -10,7 +10,7 @@ from cosformer.experiment import load_experiment
 from cosformer.json_files import read_lines, write_lines
 from cosformer.lab.paper import Request
 from cosformer.lab.paper.cells import ledger_cells
-from cosformer.lab.paper.claims import LM
+from cosformer.lab.paper.claims import LM, LM_LONG
 from cosformer.lab.paper.state import finished
 from cosformer.lab.render.table import Table
 
@@ -47,12 +47,18 @@ def show(request: Request, runs: object) -> None:
     values = []
     for cell in ledger_cells(request.seeds):
         chosen = request.attentions is None or cell.attention in request.attentions
-        if cell.recipe == LM and chosen and (run := finished(cell, request.runs)) is not None:
+        if cell.recipe in (LM, LM_LONG) and chosen and (run := finished(cell, request.runs)) is not None:
             by_context = {str(c): float(f"{value:.6g}") for c, value in losses(run).items()}
-            values.append({"attention": cell.attention, "seed": cell.seed, "loss": by_context})
+            values.append({"recipe": cell.recipe, "attention": cell.attention, "seed": cell.seed, "loss": by_context})
     print(table(values).text if values else f"no finished run of {LM} in {request.runs}; `cosformer reproduce ledger`")
     if request.write is not None and values:
-        write_lines(request.write / "results" / FILE, values)
+        folder = request.write / "results"
+        new = {_model(value) for value in values}  # what was scored before stays, where its weights are not kept
+        write_lines(folder / FILE, [*(value for value in read(folder) if _model(value) not in new), *values])
+
+
+def _model(value: dict[str, Any]) -> tuple[str, str, int]:
+    return value["recipe"], value["attention"], value["seed"]
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -61,14 +67,14 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(values: Sequence[dict[str, Any]]) -> Table:
-    """Means over seeds by attention; the context with the lowest, and by how much the longest is worse than that one, seed by seed."""
+    """Means over seeds by recipe and attention; the context with the lowest, and by how much the longest is worse than that one, seed by seed."""
     places = list(values[0]["loss"]) if values else []
     words = {place: f"{place} to {2 * int(place) - 1}" for place in places}
     rows = []
-    for name in dict.fromkeys(value["attention"] for value in values):
-        of_name = [value["loss"] for value in values if value["attention"] == name]
+    for model in dict.fromkeys((value["recipe"], value["attention"]) for value in values):
+        of_name = [value["loss"] for value in values if (value["recipe"], value["attention"]) == model]
         means = {place: statistics.fmean(loss[place] for loss in of_name) for place in places}
         best = min(places, key=lambda place: means[place])
         costs = ", ".join(f"{loss[places[-1]] - loss[best]:+.4f}" for loss in of_name)
-        rows.append([name, *(f"{mean:.4f}" for mean in means.values()), words[best], costs])
-    return Table("", ["attention", *words.values(), "best with", "longest against best, by seed"], rows)
+        rows.append([*model, *(f"{mean:.4f}" for mean in means.values()), words[best], costs])
+    return Table("", ["recipe", "attention", *words.values(), "best with", "longest against best, by seed"], rows)

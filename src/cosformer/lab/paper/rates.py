@@ -9,6 +9,7 @@ from cosformer.lab.paper import Request
 from cosformer.lab.paper.claims import (
     LISTOPS,
     LM,
+    LM_LONG,
     LM_M2,
     LM_M4,
     LM_NOPOS,
@@ -35,7 +36,7 @@ TRIED: dict[str, tuple[float, ...]] = {
     RECALL_32: (1e-3, 3e-3, 6e-3),
 }
 # the variants of a recipe train with the rates that were found for it
-SAME_AS: dict[str, str] = {LM_M2: LM, LM_M4: LM, LM_NOPOS: LM}
+SAME_AS: dict[str, str] = {LM_LONG: LM, LM_M2: LM, LM_M4: LM, LM_NOPOS: LM}
 
 RATES: dict[str, dict[str, float]] = {
     LM: {
@@ -55,6 +56,7 @@ RATES: dict[str, dict[str, float]] = {
         "softmax": 0.002,
         "uniform": 0.002,
     },
+    PATHFINDER: {"cosformer": 0.002, "relu": 0.001, "softmax": 0.002, "uniform": 0.002},
     PRETRAIN: {"cosformer": 0.004, "softmax": 0.004, "uniform": 0.004},
     SST2: {"cosformer": 0.002, "softmax": 0.002, "uniform": 0.001},
 }
