@@ -48,6 +48,19 @@ def test_imdb_as_bytes_and_for_fine_tuning(form: str, pack: Callable, tmp_path: 
     assert _texts(tuned, "test") == ["<s>dull<br /></s>", "<s>très bon</s>"] and tuned.vocab_size == 260
 
 
+@pytest.mark.parametrize(("tokenizer", "first"), [("bpe:270", "<s>One, ONE</s>"), ("bpe-lower:270", "<s>one, one</s>")])
+def test_a_bpe_is_learnt_from_the_texts_of_the_train_split(
+    tokenizer: str, first: str, pack: Callable, tmp_path: Path
+) -> None:
+    train = {"aclImdb/train/neg/1_1.txt": b"One, ONE"}
+    path = str(pack(tmp_path / "folder", REVIEWS | train))
+    dataset = load_dataset("imdb", path=path, tokenizer=tokenizer, max_length=12)
+    assert _texts(dataset, "train") == [first, "<s>two</s>", "<s>ten</s>"]
+    assert _texts(dataset, "test")[0] == "<s>dull<br /></s>"  # in letters and bytes that no merge has seen
+    lengths = dataset.splits["train"].tokens.lengths
+    assert lengths[0] < 2 + len("One, ONE") if "lower" in tokenizer else lengths[0] <= 2 + len("One, ONE")
+
+
 def test_imdb_without_reviews_or_with_bad_bytes_is_refused(pack: Callable, tmp_path: Path) -> None:
     folder = pack(tmp_path / "folder", REVIEWS) / "aclImdb"
     (folder / "train/neg/1_1.txt").write_bytes(b"b\xffd")

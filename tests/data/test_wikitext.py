@@ -57,7 +57,7 @@ def test_a_bpe_is_learnt_from_the_train_split_and_saved_with_the_set(archive: st
     [
         ({"tokenizer": "bpe:many"}, "after 'bpe:' comes a number"),
         ({"tokenizer": "bpe:100"}, "100 entries is too small: bytes and special tokens take 261"),
-        ({"tokenizer": "gpt5"}, "neither 'bytes' nor a folder"),
+        ({"tokenizer": "gpt5"}, "nor a folder with a tokenizer's files"),
         ({"tokenizer": "bytes", "vocabulary": "x"}, "goes with tokenizer='words'"),
     ],
 )
@@ -93,7 +93,7 @@ def _bpe_folder(folder: Path, merges: str) -> Path:
 
 def test_vocab_and_merges_files_are_used(tmp_path: Path, archive: str) -> None:
     folder = _bpe_folder(tmp_path / "bpe", "#version: 0.2\na b\n")
-    flat, lengths = text_vocabulary(str(folder)).encode(["abab b", "", "<mask>a"])
+    flat, lengths = text_vocabulary(str(folder), list).encode(["abab b", "", "<mask>a"])
     assert flat.tolist() == [6, 6, 7, 5, 8, 4] and lengths.tolist() == [4, 0, 2]
     with pytest.raises(ValueError, match=r"merges.txt, line 2: 'a b c' is not two tokens"):
         Subwords.load(_bpe_folder(tmp_path / "bad", "#version: 0.2\na b c\n"))

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 from transformers import Trainer
@@ -54,6 +55,33 @@ def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> Non
     batch = task.collate([stream[i] for i in range(4)])
     expected = model(**batch).loss.item()
     assert losses(metric_lines(tmp_path / "run")) == pytest.approx([expected], rel=1e-6)
+
+
+def test_rows_of_one_length_stand_together_and_each_comes_once_a_pass() -> None:
+    lengths = np.random.default_rng(0).integers(3, 60, 1_000)
+
+    class Rows:
+        train_rows = 1_000
+        train_lengths = staticmethod(lambda: lengths)
+        train_row = staticmethod(lambda index, number: index)
+
+    def padding(rows: list[int]) -> int:
+        groups = lengths[rows].reshape(-1, 8)
+        return int((groups.max(1, keepdims=True) - groups).sum())
+
+    plain, alike = ([stream[i] for i in range(1_000)] for stream in (Stream(Rows(), 2_000, 1, n) for n in (None, 8)))
+    assert sorted(alike) == list(range(1_000)) and padding(alike) < padding(plain) / 10
+    longest = lengths[alike].reshape(-1, 8).max(1)
+    assert (np.diff(longest) < 0).mean() > 0.3, "short groups do not all come before long ones"
+    again = Stream(Rows(), 2_000, 1, 8)
+    second = [again[i] for i in range(1_000, 2_000)]
+    assert second != alike and sorted(second) == sorted(alike)
+    assert [again[i] for i in range(990, 1_000)] == alike[990:], "the same wherever a resumed run begins"
+
+
+def test_rows_of_one_length_are_not_grouped(small, tmp_path) -> None:
+    with pytest.raises(ValueError, match="group_by_length: the rows of task 'lm' are of one length; leave it out"):
+        train(small(group_by_length=True), tmp_path / "run", quiet=True)
 
 
 @pytest.fixture

@@ -33,8 +33,11 @@ def prepare_rows(
     key = {"source": source.identity, "tokenizer": tokenizer_identity(tokenizer), "max_length": max_length, **options}
 
     def build(writer: Writer) -> Description:
-        vocabulary = text_vocabulary(tokenizer)
         splits, notes = read(source.files())
+        train = splits.get("train", [])
+        vocabulary = text_vocabulary(
+            tokenizer, lambda: (text for a, b, _ in train for text in (a, b) if text is not None)
+        )
         cut = 0
         for split, rows in splits.items():
             labels = all(label is not None for _, _, label in rows)

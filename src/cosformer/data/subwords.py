@@ -3,7 +3,7 @@
 import itertools
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,15 +72,18 @@ class Subwords:
         )
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int) -> "Subwords":
-        """A byte-level BPE of ``size`` entries (RoBERTa's special tokens first) learnt from ``lines``."""
+    def train(cls, lines: Iterable[str], size: int, *, lower: bool = False) -> "Subwords":
+        """A byte-level BPE of ``size`` entries (RoBERTa's special tokens first) learnt from ``lines``; ``lower``: it makes every
+        text lower-case first."""
         require("data", "tokenizers")
-        from tokenizers import decoders, models, pre_tokenizers, trainers
+        from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
         least = 256 + len(SPECIAL)
         if size < least:
             raise ValueError(f"a byte-level BPE of {size} entries is too small: bytes and special tokens take {least}")
         tokenizer = require("data", "tokenizers").Tokenizer(models.BPE())
+        if lower:
+            tokenizer.normalizer = normalizers.Lowercase()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
@@ -93,13 +96,26 @@ class Subwords:
         return cls(tokenizer)
 
 
-def text_vocabulary(tokenizer: str) -> TextVocabulary:
-    """``"bytes"``, or the folder of a tokenizer's files."""
+def text_vocabulary(tokenizer: str, lines: Callable[[], Iterable[str]]) -> TextVocabulary:
+    """``"bytes"``; ``"bpe:N"``, a BPE of N entries learnt from ``lines``, the texts of the train split, or ``"bpe-lower:N"``, one
+    that reads everything as lower-case; or the folder of a tokenizer's files."""
     if tokenizer == "bytes":
         return Bytes(special=True)
+    if is_learnt(tokenizer):
+        kind, _, size = tokenizer.partition(":")
+        if not size.isdigit():
+            raise ValueError(f"tokenizer={tokenizer!r}; after '{kind}:' comes a number of entries, as in '{kind}:8000'")
+        return Subwords.train(lines(), int(size), lower=kind == "bpe-lower")
     if not Path(tokenizer).expanduser().is_dir():
-        raise ValueError(f"tokenizer={tokenizer!r} is neither 'bytes' nor a folder with a tokenizer's files")
+        raise ValueError(
+            f"tokenizer={tokenizer!r} is neither 'bytes', 'bpe:N', 'bpe-lower:N' nor a folder with a tokenizer's files"
+        )
     return Subwords.load(Path(tokenizer).expanduser())
+
+
+def is_learnt(tokenizer: str) -> bool:
+    """Whether the option names a BPE that is learnt from the data."""
+    return tokenizer.startswith(("bpe:", "bpe-lower:"))
 
 
 def _byte_level(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from cosformer.data.cache import fingerprint, prepare
 from cosformer.data.dataset import Dataset, Description, SplitWriter, Writer
 from cosformer.data.download import locate
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
-from cosformer.data.subwords import Subwords, batched, text_vocabulary
+from cosformer.data.subwords import batched, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary, Words
 from cosformer.terminal import progress_bar
 
@@ -22,7 +23,7 @@ _BATCH = 16_384  # lines encoded at once
 
 
 def wikitext2(*, path: str | None = None, tokenizer: str = "words", vocabulary: str | None = None) -> Dataset:
-    """WikiText-2. ``tokenizer``: "words"; "bytes"; "bpe:N", a byte-level BPE of N entries learnt from the train split; or a
+    """WikiText-2. ``tokenizer``: "words"; "bytes"; "bpe:N", a byte-level BPE of N entries learnt from the train split, "bpe-lower:N" one in lower-case; or a
     folder with a tokenizer's files. ``vocabulary`` is a text file whose words replace those of the train split.
     """
     return _wikitext("wikitext2", path, tokenizer, vocabulary)
@@ -52,7 +53,7 @@ def _wikitext(name: str, path: str | None, tokenizer: str, vocabulary: str | Non
             )
             unknown = _write_words(writer, files, known)
             return Description(known, notes={"words outside the vocabulary": unknown})
-        subwords = _text_vocabulary(tokenizer, files)
+        subwords = text_vocabulary(tokenizer, partial(_train_lines, files))
         for split, lines in _files(files):
             write_lines(writer, split, lines, subwords)
         return Description(subwords)
@@ -93,14 +94,11 @@ def _write_words(writer: Writer, path: Path, known: Words) -> int:
     return unknown
 
 
-def _text_vocabulary(tokenizer: str, path: Path) -> TextVocabulary:
-    if not tokenizer.startswith("bpe:"):
-        return text_vocabulary(tokenizer)
-    if not (size := tokenizer.removeprefix("bpe:")).isdigit():
-        raise ValueError(f"tokenizer={tokenizer!r}; after 'bpe:' comes a number of entries, as in 'bpe:8000'")
+def _train_lines(path: Path) -> Iterator[str]:
     for name, lines in _files(path):
         if name == "train":
-            return Subwords.train(lines, int(size))
+            yield from lines
+            return
     raise ValueError(f"{path} holds no wiki.train file to learn a BPE from; give the folder of a tokenizer instead")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -78,6 +79,10 @@ class Task(ABC):
     def train_rows(self) -> int:
         """How many rows one pass over the training split has."""
         return len(self.dataset.splits["train"])
+
+    def train_lengths(self) -> np.ndarray:
+        """Tokens of each training row."""
+        raise ValueError(f"group_by_length: the rows of task {self.name!r} are of one length; leave it out")
 
     @abstractmethod
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:

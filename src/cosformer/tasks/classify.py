@@ -58,6 +58,9 @@ class Classify(Task):
 
     # --- training rows
 
+    def train_lengths(self) -> np.ndarray:
+        return self._labelled("train").tokens.lengths
+
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
         return self._row(self._labelled("train"), index)
 

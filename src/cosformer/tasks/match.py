@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from cosformer.data.dataset import Ragged, Split
@@ -24,6 +25,11 @@ class Match(Classify):
                 " task 'classify'"
             )
         return [*(part.tokens for part in self.dataset.splits.values()), *second]
+
+    def train_lengths(self) -> np.ndarray:
+        second = self._labelled("train").second
+        assert second is not None
+        return super().train_lengths() + second.lengths
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         ids, mask = self._padded([row["second"] for row in rows])

@@ -84,6 +84,9 @@ class MLM(Task):
     def train_rows(self) -> int:
         return len(self.packed["train"])
 
+    def train_lengths(self) -> np.ndarray:
+        return np.diff(self.packed["train"].bounds)
+
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
         rng = np.random.default_rng([self.seed, epoch, index])
         return self._masked(self.packed["train"][index], rng, self.data.masked)

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from cosformer.data import load_dataset
+from cosformer.data.subwords import is_learnt
 from cosformer.experiment import EXPERIMENT_FILE, DataConfig, Experiment, load_experiment
 
 START = "start"
@@ -30,7 +31,7 @@ def _tokenizer_of(experiment: Experiment) -> str:
         before = load_experiment(folder)
         data = with_tokenizer(before)
         tokenizer = str(data.options.get("tokenizer", "bytes"))
-        if not tokenizer.startswith("bpe:"):
+        if not is_learnt(tokenizer):
             return tokenizer
         # a BPE that was learnt from the data is kept with the weights, and with the prepared data
         kept = folder / "best"

@@ -38,7 +38,9 @@ class Engine(Trainer):
 
     def __init__(self, experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, **kwargs: Any) -> None:
         args = arguments(experiment, run)
-        rows = mesh.Stream(task, experiment.train.steps * experiment.train.batch, experiment.train.seed)
+        settings = experiment.train
+        alike = settings.batch if settings.group_by_length else None
+        rows = mesh.Stream(task, settings.steps * settings.batch, settings.seed, alike)
         super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
         self.mesh = mesh.Mesh(experiment.train.sequence_parallel, self.args.device)
         self.mesh.seed(experiment.train.seed)

@@ -19,16 +19,17 @@ _SEED_STEP = 1_000_003  # between the dropout seeds of neighbouring ranks
 
 
 class Stream(Dataset):
-    """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass).
+    """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass). ``alike``: rows of about
+    the same length stand together, so many at a time, and are padded less.
 
     Row i is the same whenever, wherever and however often it is asked for: a resumed run reads on at its place, and two
     processes that share the list see what one would see.
     """
 
-    def __init__(self, task: Task, length: int, seed: int) -> None:
+    def __init__(self, task: Task, length: int, seed: int, alike: int | None = None) -> None:
         if task.train_rows < 1:
             raise ValueError("the training split holds no row; is data.length longer than the whole text?")
-        self.task, self.length, self.seed = task, length, seed
+        self.task, self.length, self.seed, self.alike = task, length, seed, alike
         self._pass, self._order = -1, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -37,9 +38,23 @@ class Stream(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         number, place = divmod(int(index), self.task.train_rows)
         if number != self._pass:
-            self._order = np.random.default_rng([self.seed, number]).permutation(self.task.train_rows)
+            rng = np.random.default_rng([self.seed, number])
+            self._order = rng.permutation(self.task.train_rows)
+            if self.alike is not None:
+                self._order = together(self._order, self.task.train_lengths(), self.alike, rng)
             self._pass = number
         return self.task.train_row(int(self._order[place]), number)
+
+
+def together(order: np.ndarray, lengths: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """``order`` in groups of ``size`` rows of about the same length: sorted over 50 groups at a time, which then come in any order."""
+    groups = []
+    for start in range(0, len(order), 50 * size):
+        some = order[start : start + 50 * size]
+        some = some[np.argsort(lengths[some], kind="stable")]
+        parts = [some[i : i + size] for i in range(0, len(some), size)]
+        groups += [parts[i] for i in rng.permutation(len(parts))]
+    return np.concatenate(groups)
 
 
 class Mesh:

@@ -161,7 +161,7 @@ def test_the_primary_claims_are_the_seven_of_the_protocol() -> None:
         (LM, "cosformer", "better", "relu"),
         (MLM, "cosformer", "better", "relu"),
         (MLM, "cosformer", "on_par", "softmax"),
-        ("evidence-sst2", "cosformer", "on_par", "softmax"),
+        ("evidence-sst2-reviews", "cosformer", "on_par", "softmax"),
         (MLM, "relu", "better", "leaky_relu"),
         (MLM, "leaky_relu", "better", "identity"),
     ]
@@ -176,7 +176,7 @@ def test_the_runs_of_the_ledger() -> None:
                 assert count[measure.recipe, name] >= (5 if claim.primary else 3), claim.key
         assert count[claim.gate, "uniform"] >= 3 and count[claim.gate, "softmax"] >= 3
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
-    assert recipes[:4] == [LM, MLM, "evidence-pretrain", "evidence-sst2"] and recipes[-1] == "evidence-listops"
+    assert recipes[:4] == [LM, MLM, "evidence-reviews", "evidence-sst2-reviews"] and recipes[-1] == "evidence-listops"
     for before, cell in itertools.pairwise(cells):
         if cell.start is not None:
             assert cell.before == before, "a fine-tuning follows its pre-training at once"

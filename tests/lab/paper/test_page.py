@@ -50,7 +50,7 @@ def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     assert "Language modelling, test loss: cosformer on par with softmax **holds here** (-0.00" in first
     assert "relu better than leaky_relu better than identity **not run**." in first
     assert "not testable at this size" in first and "withdrawn" in first
-    assert "20 of 168 runs are done (0.3 hours of one core, commits abc123)." in first
+    assert "20 of 172 runs are done (0.3 hours of one core, commits abc123)." in first
     assert "Of 6 primary claims: 2 holds here, 4 not run." in first
     assert rest.startswith("Effects") and text.index("images/paper/effects.svg") < text.index("## Verdicts")
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
@@ -83,7 +83,7 @@ def test_without_runs_everything_says_not_run() -> None:
     found = ledger([], {})
     assert {entry["outcome"] for entry in found["claims"]} == {"not run"}
     text = page.results_page(found, [])
-    assert "0 of 168 runs are done (0.0 hours of one core)." in text and "Not run.\n\nNot run." in text
+    assert "0 of 172 runs are done (0.0 hours of one core)." in text and "Not run.\n\nNot run." in text
     assert "**holds here**" not in text
 
 

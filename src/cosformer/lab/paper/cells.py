@@ -129,7 +129,7 @@ _ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
         {"softmax": 5, "cosformer": 5, "relu": 5, "linear": 3, "leaky_relu": 3, "identity": 3, "uniform": 3},
     ),
     (claims.MLM, {**dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity"), 5), "uniform": 3}),
-    (claims.PRETRAIN, {"softmax": 5, "cosformer": 5, "relu": 3, "uniform": 3}),
+    (claims.PRETRAIN, {"softmax": 5, "cosformer": 5, "uniform": 5, "relu": 3}),
     (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
     (claims.LM_LONG, {"softmax": 3, "cosformer": 3, "relu": 3}),
     (claims.RECALL_16, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
@@ -141,7 +141,7 @@ _ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
 )
 # fine-tunings follow their pre-training at once, as weights are not kept for long
 _AFTER: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    claims.PRETRAIN: ((claims.SST2, ("softmax", "cosformer", "relu", "uniform")),),
+    claims.PRETRAIN: ((claims.SST2, ("softmax", "cosformer", "uniform", "relu")),),
 }
 LEDGER_SEEDS = 5
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PATHFINDER, LM, MLM = "evidence-pathfinder", "evidence-lm", "evidence-mlm"
-PRETRAIN, SST2 = "evidence-pretrain", "evidence-sst2"  # the second starts from the first
+PRETRAIN, SST2 = "evidence-reviews", "evidence-sst2-reviews"  # the second starts from the first
 LM_LONG, LM_M2, LM_M4, LM_NOPOS = "evidence-lm-long", "evidence-lm-m2", "evidence-lm-m4", "evidence-lm-nopos"
 LISTOPS, RECALL_16, RECALL_32 = "evidence-listops", "evidence-recall-16", "evidence-recall-32"
 CONTROL = "uniform"  # the attention that cannot attend

@@ -124,7 +124,7 @@ class Neighbours:
 
 def naive_bayes() -> float:
     """Words of a phrase, each on its own, with add-one smoothing."""
-    data = _loaded("evidence-sst2", tokenizer="bytes", max_length=512)
+    data = _loaded("evidence-sst2-reviews", tokenizer="bytes", max_length=512)
     words = {
         name: [data.vocabulary.decode(row[1:-1]).split() for row in data.splits[name].tokens]
         for name in ("train", "valid")
@@ -203,7 +203,7 @@ _GATES: dict[str, tuple[str, Callable[[], float]]] = {
     "evidence-pathfinder": ("distance of the two discs", disc_distance),
     "evidence-lm": ("trigram table", trigram),
     "evidence-mlm": ("table of the two neighbours", neighbours),
-    "evidence-sst2": ("naive Bayes of the words", naive_bayes),
+    "evidence-sst2-reviews": ("naive Bayes of the words", naive_bayes),
     "evidence-listops": ("root operator and its own digits", root_operator),
     **dict.fromkeys(("evidence-recall-16", "evidence-recall-32"), ("fixed: what softmax must reach", lambda: 95.0)),
 }

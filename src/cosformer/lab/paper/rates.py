@@ -57,8 +57,6 @@ RATES: dict[str, dict[str, float]] = {
         "uniform": 0.002,
     },
     PATHFINDER: {"cosformer": 0.002, "relu": 0.001, "softmax": 0.002, "uniform": 0.002},
-    PRETRAIN: {"cosformer": 0.004, "softmax": 0.004, "uniform": 0.004},
-    SST2: {"cosformer": 0.002, "softmax": 0.002, "uniform": 0.001},
 }
 
 
@@ -78,7 +76,7 @@ def best(runs: Iterable[Run]) -> dict[str, dict[str, float]]:
     for run in runs:
         if run.status != "done":
             continue  # a rate at which training diverges is not the best
-        pair = (run.scores["valid"]["loss"], run.extra["rate"])
+        pair = (_searched(run), run.extra["rate"])
         of_recipe = found.setdefault(run.recipe, {})
         of_recipe[run.attention] = min(pair, of_recipe.get(run.attention, pair))
     return {recipe: {name: pair[1] for name, pair in row.items()} for recipe, row in found.items()}
@@ -102,4 +100,9 @@ def show(request: Request, runs: Sequence[Run]) -> None:
 def _loss(run: Run | None) -> str:
     if run is None:
         return NOT_RUN
-    return "diverged" if run.status != "done" else f"{run.scores['valid']['loss']:.4f}"
+    return "diverged" if run.status != "done" else f"{_searched(run):.4f}"
+
+
+def _searched(run: Run) -> float:
+    """What decides: the validation loss; of a pre-training, which is not judged and whose data has none, the test loss."""
+    return run.scores["valid" if "valid" in run.scores else "test"]["loss"]
