@@ -45,7 +45,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Run], by_context: Sequen
     trained = _trained(found)
     parts = [
         "# The paper's claims, on two CPU cores",
-        f"{' '.join(primary_words(found))} {summary(found, lines)} The rule, the margins and the gates were written down before the runs:"
+        f"{' '.join(primary_words(found))} {summary(found, lines)} {_commits(lines)} The rule, the margins and the gates were written down before the runs:"
         " [how the claims are judged](results/protocol.md). The models are small: a verdict is on what shows at this size and neither proves"
         f" nor refutes what the paper found on eight A100. {_BEFORE}",
         f"![{picture(found).alt}](images/paper/effects.svg)",
@@ -73,14 +73,14 @@ def results_page(found: dict[str, Any], lines: Sequence[Run], by_context: Sequen
 
 
 def readme_part(found: dict[str, Any], lines: Sequence[Run]) -> str:
-    """Some lines between the README's markers: one for each test of primary claims, and two."""
+    """Five lines between the README's markers: one for each test of primary claims, and two."""
     speed = [f"{entry['key']} {entry['outcome']}" for entry in found["claims"] if "parts" not in entry]
     gated = f"Gates, which softmax and cosFormer must beat, and where `{CONTROL}`, which cannot attend, must lose"
     words = [
         *primary_words(found),
-        f"{summary(found, lines)} {gated}: {_gate_words(found, lines)}. {_BEFORE}",
-        f"Speed and memory, from committed benchmarks: {'; '.join(speed) or 'not measured'}. Effects with intervals, power, every run and its"
-        " command: [docs/results.md](docs/results.md).",
+        f"{gated}: {_gate_words(found, lines)}.",
+        f"{summary(found, lines)} Speed and memory, from committed benchmarks: {'; '.join(speed) or 'not measured'}. Effects and their 95 %"
+        " intervals are positive where the first attention is better; power, every run and its command: [docs/results.md](docs/results.md).",
     ]
     return "\n".join(f"* {word}" for word in words)
 
@@ -102,16 +102,18 @@ def summary(found: dict[str, Any], lines: Sequence[Run]) -> str:
     """How far the runs are, and how the primary and the other claims stand."""
     planned = ledger_cells(LEDGER_SEEDS)
     hours = sum(line.cpu_seconds or 0.0 for line in lines) / 3600
-    commits = sorted({line.commit or "unknown" for line in lines})
     trained = _trained(found)
-    words = [
-        f"{len(lines)} of {len(planned)} runs are done ({hours:.1f} hours of one core{', commits ' + ', '.join(commits) if commits else ''})."
-    ]
+    words = [f"{len(lines)} of {len(planned)} runs are done ({hours:.1f} hours of one core)."]
     for primary, name in ((True, "primary"), (False, "other")):
         counts = Counter(entry["outcome"] for entry in trained if entry["primary"] == primary)
         told = [f"{counts[word]} {word}" for word in (HOLDS, FAILS, UNDECIDED, NOT_TESTABLE, NOT_RUN) if counts[word]]
         words.append(f"Of {counts.total()} {name} claims: {', '.join(told)}.")
     return " ".join(words)
+
+
+def _commits(lines: Sequence[Run]) -> str:
+    known = sorted({line.commit or "unknown" for line in lines})
+    return f"Commits: {', '.join(known) or 'none'}."
 
 
 def show(request: Request, lines: Sequence[Run]) -> None:
@@ -188,11 +190,12 @@ def _known_gates(found: dict[str, Any]) -> ledger.Gates:
 
 
 def _gate_words(found: dict[str, Any], lines: Sequence[Run]) -> str:
-    words = []
+    by_outcome: dict[str, list[str]] = {}
     for task in MUST_PASS:
         stopped = ledger.obstacle(task, lines, _known_gates(found))
-        words.append(f"{task.removeprefix('evidence-')} {'passed' if stopped is None else stopped.outcome}")
-    return ", ".join(words)
+        outcome = "passed" if stopped is None else stopped.outcome
+        by_outcome.setdefault(outcome, []).append(task.removeprefix("evidence-"))
+    return "; ".join(f"{outcome}: {', '.join(tasks)}" for outcome, tasks in sorted(by_outcome.items()))
 
 
 def score_words(line: Run) -> str:
