@@ -103,7 +103,9 @@ def recompute(runs, gates, claims):
             outcome(part, adjusted.get((claim["key"], place), part.get("p")), claim["primary"])
             for place, part in enumerate(parts)
         ]
-        yield claim, tested[claim["key"]] or together(words), parts
+        stop = tested[claim["key"]]
+        parts = [part | {"outcome": stop or word} for part, word in zip(parts, words, strict=True)]
+        yield claim, stop or together(words), parts
 
 
 def read_lines(path):
@@ -120,6 +122,10 @@ def main(folder):
         if verdict != claim["outcome"]:
             wrong.append(f"{claim['key']}: {claim['outcome']!r} in ledger.json, {verdict!r} from the runs")
         for ours, theirs in zip(parts, claim["parts"], strict=True):
+            if ours["outcome"] != theirs["outcome"]:
+                wrong.append(
+                    f"{claim['key']}: a part {theirs['outcome']!r} in ledger.json, {ours['outcome']!r} from the runs"
+                )
             for name in ("seeds", "mean", "low", "high", "p", "smallest"):
                 said = theirs.get(name, math.nan)
                 if name in ours and not math.isclose(ours[name], said, rel_tol=2e-4, abs_tol=1e-9):

@@ -97,7 +97,7 @@ def _entry(claim: Claim, lines: Sequence[Run], gates: Gates, adjusted: Mapping[K
         found = effect(part, lines)
         p = adjusted.get((claim.key, number))
         verdicts.append(_judge(claim, part, found, p))
-        parts.append(_part(part, found, p))
+        parts.append(_part(part, found, p) | {"outcome": (stopped or verdicts[-1]).outcome})
     verdict = stopped or together(verdicts)
     measure = claim.parts[0].measure
     control = control_effect(claim.gate, lines)

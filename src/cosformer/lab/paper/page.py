@@ -160,7 +160,8 @@ def _verdicts(trained: Sequence[dict[str, Any]]) -> str:
             margin = "-" if part["margin"] is None else f"{part['margin']:g}"
             name = f"**{entry['key']}**" if entry["primary"] else entry["key"]
             claim = f"{part['first']} {_KINDS[part['kind']]} {part['second']}"
-            rows.append([name, entry["where"] or "-", claim, margin, *numbers, f"**{entry['outcome']}**"])
+            whole = "" if part["outcome"] == entry["outcome"] else f" (the whole claim: {entry['outcome']})"
+            rows.append([name, entry["where"] or "-", claim, margin, *numbers, f"**{part['outcome']}**{whole}"])
     header = ["claim (primary in bold)", "paper", "comparison", "margin", "effect, 95 % interval", "seeds", "p"]
     told = (
         "Effects are paired by seed, positive where they favour the first attention. The p of primary claims is adjusted for their number (Holm), so"

@@ -241,10 +241,10 @@ def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figu
         axes.axvline(-1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.text(-1, -0.62, "margin", ha="right", va="bottom", color=INK)
         for place, (claim, part) in enumerate(rows):
-            colour = _OUTCOMES.get(claim["outcome"], RULE)
+            colour = _OUTCOMES.get(part["outcome"], RULE)
             label = f"{_side(part, 'first')} {'≥' if part['kind'] == 'on_par' else '>'} {_side(part, 'second')}, {claim['key']}"
             axes.text(-0.02, place, label, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
-            axes.text(1.02, place, claim["outcome"], transform=axes.get_yaxis_transform(), va="center", color=colour)
+            axes.text(1.02, place, part["outcome"], transform=axes.get_yaxis_transform(), va="center", color=colour)
             if "mean" in part:
                 low, mean, high = (_clip(part[key] / margins[part["first_recipe"]]) for key in ("low", "mean", "high"))
                 axes.plot([low, high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
@@ -267,7 +267,7 @@ def _clip(value: float) -> float:
 def _effect_words(claim: dict[str, Any], part: dict[str, Any]) -> str:
     what = f"{claim['key']}: {part['first']} against {part['second']}"
     if "mean" not in part:
-        return f"{what}, {claim['outcome']}."
+        return f"{what}, {part['outcome']}."
     return (
-        f"{what}, {part['mean']:+.3g} {claim['unit']} ({part['low']:+.2g} to {part['high']:+.2g}), {claim['outcome']}."
+        f"{what}, {part['mean']:+.3g} {claim['unit']} ({part['low']:+.2g} to {part['high']:+.2g}), {part['outcome']}."
     )
