@@ -57,6 +57,7 @@ RATES: dict[str, dict[str, float]] = {
         "uniform": 0.002,
     },
     PRETRAIN: {"cosformer": 0.004, "softmax": 0.004, "uniform": 0.004},
+    SST2: {"cosformer": 0.001, "softmax": 0.001, "uniform": 0.001},
     PATHFINDER: {"cosformer": 0.002, "relu": 0.001, "softmax": 0.002, "uniform": 0.002},
 }
 
