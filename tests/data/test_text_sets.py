@@ -213,6 +213,9 @@ def test_amazon_takes_a_seeded_half_and_deals_it(tmp_path: Path) -> None:
     whole = load_dataset("amazon", path=str(path), fraction=1.0)
     assert {s: len(part) for s, part in whole.splits.items()} == {"train": 180, "valid": 10, "test": 10}
     assert whole.notes["reviews without text"] == 1 and whole.num_classes == 5
+    learnt = load_dataset("amazon", path=str(path), fraction=1.0, tokenizer="bpe:290")
+    assert _texts(learnt, "train") == _texts(whole, "train") and learnt.vocab_size == 290
+    assert len(learnt.splits["train"].tokens.flat) < len(whole.splits["train"].tokens.flat) / 2, "no merge was learnt"
     half = load_dataset("amazon", path=str(path))
     assert {s: len(part) for s, part in half.splits.items()} == {"train": 90, "valid": 5, "test": 5}
     texts = [t for s in half.splits for t in _texts(half, s)]

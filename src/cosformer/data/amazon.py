@@ -55,10 +55,13 @@ def amazon(
         path = source.files()
         count = sum(1 for _ in _json_lines(path))
         place = _places(count, fraction, shares, seed)
-        train = (line for line, part in zip(_json_lines(path), place, strict=True) if SPLITS[part] == "train")
-        vocabulary = text_vocabulary(
-            tokenizer, lambda: (star_row(path.name, i + 1, line, errors)[0] for i, line in enumerate(train))
-        )
+
+        def train() -> Iterator[str]:
+            for i, line in enumerate(_json_lines(path)):
+                if place[i] == SPLITS.index("train"):
+                    yield star_row(path.name, i + 1, line, errors)[0]
+
+        vocabulary = text_vocabulary(tokenizer, train)
         out = {part: writer.split(part, smallest_dtype(vocabulary.size)) for part in SPLITS}
         cut = empty = done = 0
         with progress_bar("amazon", count) as bar:
