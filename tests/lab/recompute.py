@@ -65,6 +65,16 @@ def stopped(runs, gates, recipe, sign):
     return None if control["low"] > 0 else "not testable at this size"
 
 
+def weak_variant(runs, gates, claim, sign):
+    """Runs of another recipe than the gate's are judged only where cosFormer beats that gate with them, too."""
+    gate = claim["gate"]["recipe"]
+    for part in claim["parts"]:
+        values = scores(runs, part["first_recipe"], "cosformer", part["number"]).values()
+        if part["first_recipe"] != gate and values and sign * (statistics.fmean(values) - gates[gate]["score"]) <= 0:
+            return "not testable at this size"
+    return None
+
+
 def outcome(found, p, primary):
     if not found["seeds"]:
         return "not run"
@@ -86,7 +96,7 @@ def recompute(runs, gates, claims):
     tested, primary = {}, {}
     for claim in claims:
         sign = 1 if claim["unit"] == "points" else -1
-        stop = stopped(runs, gates, claim["gate"]["recipe"], sign)
+        stop = stopped(runs, gates, claim["gate"]["recipe"], sign) or weak_variant(runs, gates, claim, sign)
         for place, part in enumerate(claim["parts"]):
             sides = [scores(runs, part[f"{side}_recipe"], part[side], part["number"]) for side in ("first", "second")]
             found = test(*sides, sign, -(part["margin"] or 0.0))

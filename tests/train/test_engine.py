@@ -58,25 +58,42 @@ def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> Non
 
 
 def test_rows_of_one_length_stand_together_and_each_comes_once_a_pass() -> None:
-    lengths = np.random.default_rng(0).integers(3, 60, 1_000)
+    rows = 1_003  # the last group is a short one
+    lengths = np.random.default_rng(0).integers(3, 60, rows)
 
     class Rows:
-        train_rows = 1_000
+        train_rows = rows
         train_lengths = staticmethod(lambda: lengths)
         train_row = staticmethod(lambda index, number: index)
 
-    def padding(rows: list[int]) -> int:
-        groups = lengths[rows].reshape(-1, 8)
-        return int((groups.max(1, keepdims=True) - groups).sum())
+    def padding(order: list[int]) -> int:
+        updates = lengths[order][: len(order) // 8 * 8].reshape(-1, 8)
+        return int((updates.max(1, keepdims=True) - updates).sum())
 
-    plain, alike = ([stream[i] for i in range(1_000)] for stream in (Stream(Rows(), 2_000, 1, n) for n in (None, 8)))
-    assert sorted(alike) == list(range(1_000)) and padding(alike) < padding(plain) / 10
-    longest = lengths[alike].reshape(-1, 8).max(1)
-    assert (np.diff(longest) < 0).mean() > 0.3, "short groups do not all come before long ones"
-    again = Stream(Rows(), 2_000, 1, 8)
-    second = [again[i] for i in range(1_000, 2_000)]
-    assert second != alike and sorted(second) == sorted(alike)
-    assert [again[i] for i in range(990, 1_000)] == alike[990:], "the same wherever a resumed run begins"
+    plain, alike = (
+        [stream[i] for i in range(2 * rows)] for stream in (Stream(Rows(), 2 * rows, 1, n) for n in (None, 8))
+    )
+    first, second = alike[:rows], alike[rows:]
+    assert sorted(first) == sorted(second) == list(range(rows)) and first != second
+    assert padding(first) < padding(plain[:rows]) / 5 and padding(alike) < padding(plain) / 1.3
+    assert (np.diff(lengths[first][:1000].reshape(-1, 8).max(1)) < 0).mean() > 0.3, "short groups do not all come first"
+    again = Stream(Rows(), 2 * rows, 1, 8)
+    assert [again[i] for i in range(1_990, 2_006)] == alike[1_990:], "the same wherever a resumed run begins"
+
+
+def test_an_update_takes_a_group(small, tmp_path, monkeypatch) -> None:
+    """The group is as large as an update, and the lengths are those of the rows that the task gives."""
+    experiment = small(task="mlm", steps=3, batch=4, group_by_length=True, data={"length": 32})
+    task = build_task(experiment)
+    lengths = task.train_lengths()
+    assert [len(task.train_row(i, 0)["inputs"]) - 1 for i in range(50)] == lengths[:50].tolist()
+    batches = []
+    collate = type(task).collate
+    monkeypatch.setattr(type(task), "collate", lambda self, rows: batches.append(rows) or collate(self, rows))
+    train(experiment, tmp_path / "run", quiet=True)
+    stream = Stream(task, 12, experiment.train.seed, 4)
+    wanted = [stream[i]["inputs"].tolist() for i in range(4)]
+    assert [row["inputs"].tolist() for row in batches[0]] == wanted
 
 
 def test_rows_of_one_length_are_not_grouped(small, tmp_path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.download import locate
-from cosformer.data.subwords import TOKENIZER_FILES, batched, text_vocabulary
+from cosformer.data.subwords import TOKENIZER_FILES, batched, is_learnt, text_vocabulary
 from cosformer.data.vocabulary import TextVocabulary
 
 Row = tuple[str, str | None, int | None]  # first text, second text of a pair, label
@@ -35,6 +35,10 @@ def prepare_rows(
     def build(writer: Writer) -> Description:
         splits, notes = read(source.files())
         train = splits.get("train", [])
+        if is_learnt(tokenizer) and not train:
+            raise ValueError(
+                f"tokenizer={tokenizer!r} is learnt from the train split, and {name!r} has none here; give a folder"
+            )
         vocabulary = text_vocabulary(
             tokenizer, lambda: (text for a, b, _ in train for text in (a, b) if text is not None)
         )

@@ -35,7 +35,8 @@ def text(*, path: str | None = None, max_length: int = 4000) -> Dataset:
 def imdb(
     *, path: str | None = None, tokenizer: str = "bytes", max_length: int = 512, errors: str = "strict"
 ) -> Dataset:
-    """The first line of each review as ``<s> A </s>``, cut at ``max_length``; ``tokenizer`` is "bytes" or a folder."""
+    """The first line of each review as ``<s> A </s>``, cut at ``max_length``; ``tokenizer`` as :func:`text_vocabulary`
+    reads it."""
 
     def read(files: Path) -> tuple[dict[str, list[Row]], dict[str, int]]:
         return {

@@ -20,7 +20,8 @@ _SEED_STEP = 1_000_003  # between the dropout seeds of neighbouring ranks
 
 class Stream(Dataset):
     """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass). ``alike``: rows of about
-    the same length stand together, so many at a time, and are padded less.
+    the same length stand together, so many at a time, and are padded less. (Where that number does not divide the rows, updates of later
+    passes may take from two groups.)
 
     Row i is the same whenever, wherever and however often it is asked for: a resumed run reads on at its place, and two
     processes that share the list see what one would see.
@@ -30,6 +31,7 @@ class Stream(Dataset):
         if task.train_rows < 1:
             raise ValueError("the training split holds no row; is data.length longer than the whole text?")
         self.task, self.length, self.seed, self.alike = task, length, seed, alike
+        self._lengths = None if alike is None else task.train_lengths()
         self._pass, self._order = -1, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -40,8 +42,8 @@ class Stream(Dataset):
         if number != self._pass:
             rng = np.random.default_rng([self.seed, number])
             self._order = rng.permutation(self.task.train_rows)
-            if self.alike is not None:
-                self._order = together(self._order, self.task.train_lengths(), self.alike, rng)
+            if self.alike is not None and self._lengths is not None:
+                self._order = together(self._order, self._lengths, self.alike, rng)
             self._pass = number
         return self.task.train_row(int(self._order[place]), number)
 

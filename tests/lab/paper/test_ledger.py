@@ -142,6 +142,13 @@ def test_a_claim_may_compare_two_recipes() -> None:
     assert found["outcome"] == HOLDS and found["parts"][0]["mean"] == pytest.approx(0.106, abs=1e-3)
 
 
+@pytest.mark.parametrize(("cosformer", "outcome"), [(3.4, "holds here"), (3.6, "not testable at this size")])
+def test_a_variant_is_judged_only_where_cosformer_beats_the_gate_with_it(cosformer: float, outcome: str) -> None:
+    others = {"cosformer": [cosformer - 0.01, cosformer, cosformer + 0.01], "relu": [5.0, 5.02, 5.01]}
+    found = entry("cosine-is-position", [*attend({}), *attend(others, "evidence-lm-nopos")])
+    assert found["outcome"] == outcome and found["parts"][0]["outcome"] == outcome
+
+
 def test_the_entry_has_the_numbers_and_a_command() -> None:
     found = entry("linear-lm", attend({"linear": [3.3, 3.4, 3.5]}))
     numbers = {"seeds": 3, "learned": 3, "mean": 3.4, "values": [3.3, 3.4, 3.5], "error": 0.058}
@@ -149,7 +156,10 @@ def test_the_entry_has_the_numbers_and_a_command() -> None:
     assert [row["attention"] for row in found["rows"]] == ["cosformer", "linear", "uniform"]
     assert found["gate"] == {"recipe": LM, "name": "table", "score": 3.5}
     assert found["control"]["mean"] == pytest.approx(1.0)
-    assert found["command"] == "cosformer reproduce ledger --recipes evidence-lm --attentions cosformer,linear"
+    assert (
+        found["command"]
+        == "cosformer reproduce ledger --recipes evidence-lm --attentions cosformer,linear,softmax,uniform"
+    )
 
 
 def test_the_primary_claims_are_the_seven_of_the_protocol() -> None:

@@ -48,7 +48,7 @@ def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     text = page.results_page(found, lines())
     first, _, rest = text.partition("![")
     assert "Language modelling, test loss: cosformer on par with softmax **holds here** (-0.00" in first
-    assert "relu better than leaky_relu better than identity **not run**." in first
+    assert "relu better than leaky_relu **not run**; leaky_relu better than identity **not run**." in first
     assert "not testable at this size" in first and "withdrawn" in first
     assert "20 of 172 runs are done (0.3 hours of one core)." in first and "Commits: abc123." in first
     assert "Of 6 primary claims: 2 holds here, 4 not run." in first

@@ -45,7 +45,7 @@ def results_page(found: dict[str, Any], lines: Sequence[Run], by_context: Sequen
     trained = _trained(found)
     parts = [
         "# The paper's claims, on two CPU cores",
-        f"{' '.join(primary_words(found))} {summary(found, lines)} {_commits(lines)} The rule, the margins and the gates were written down before the runs:"
+        f"{' '.join(primary_words(found))} {summary(found, lines)} {_commits(lines)} The rule, the margins and the gates were written down before the runs, and every change since:"
         " [how the claims are judged](results/protocol.md). The models are small: a verdict is on what shows at this size and neither proves"
         f" nor refutes what the paper found on eight A100. {_BEFORE}",
         f"![{picture(found).alt}](images/paper/effects.svg)",
@@ -86,15 +86,16 @@ def readme_part(found: dict[str, Any], lines: Sequence[Run]) -> str:
 
 
 def primary_words(found: dict[str, Any]) -> list[str]:
-    """A sentence for each test of primary claims: each comparison with its verdict and, where it was judged, its effects."""
+    """A sentence for each test of primary claims: each comparison with its verdict and, where it was judged, its effect."""
     by_test: dict[str, list[str]] = {}
     for entry in (entry for entry in _trained(found) if entry["primary"]):
-        parts = entry["parts"]
-        chain = parts[0]["first"] + "".join(f" {_KINDS[part['kind']]} {part['second']}" for part in parts)
-        judged = [x for x in parts if "mean" in x and entry["outcome"] in (HOLDS, FAILS, UNDECIDED)]
-        effects = [f"{x['mean']:+.3g} {entry['unit']}, {x['low']:+.2g} to {x['high']:+.2g}" for x in judged]
-        numbers = f" ({'; '.join(effects)})" if effects else ""
-        by_test.setdefault(entry["test"], []).append(f"{chain} **{entry['outcome']}**{numbers}")
+        for part in entry["parts"]:
+            judged = "mean" in part and part["outcome"] in (HOLDS, FAILS, UNDECIDED)
+            effect = (
+                f" ({part['mean']:+.3g} {entry['unit']}, {part['low']:+.2g} to {part['high']:+.2g})" if judged else ""
+            )
+            compared = f"{part['first']} {_KINDS[part['kind']]} {part['second']}"
+            by_test.setdefault(entry["test"], []).append(f"{compared} **{part['outcome']}**{effect}")
     return [f"{test[0].upper()}{test[1:]}: {'; '.join(words)}." for test, words in by_test.items()]
 
 
@@ -263,7 +264,8 @@ def _positions(lines: Sequence[Run]) -> str:
 def _contexts(values: Sequence[dict[str, Any]]) -> str:
     return (
         f"The same bytes with each context (`cosformer reproduce context`): the first {context.SCORED:,} of the test split, each guessed from as many"
-        " bytes before it as the column says. Where a row rises again, more context does harm: the attention's weights thin out over it (dilution).\n\n"
+        " bytes before it as the column says; seeds 0 to 2. Where a row rises again, more context does harm; a likely reason is that the attention's weights thin out"
+        " over it (dilution).\n\n"
         f"{context.table(values).markdown}"
     )
 

@@ -1,4 +1,4 @@
-"""The learning rate of every attention in the runs of evidence: the best of three, each tried at a quarter of the length.
+"""The learning rate of every attention in the runs of evidence: the best of some, mostly three, each tried at a quarter of the length.
 
 ``cosformer reproduce rates`` runs the search; its lines are in docs/results/rates.jsonl, and a test holds the table below to them.
 """
