@@ -67,9 +67,7 @@ class TrainConfig:
     min_lr: float = 0.0  # the learning rate at the end of the linear and cosine schedules
     clip: float = 0.0  # largest gradient norm; 0: none
     seed: int = 0  # of the initial weights, the order of the rows and dropout
-    group_by_length: bool = (
-        False  # rows of about the same length in an update: less padding, where rows differ in length
-    )
+    group_by_length: bool = False  # an update takes rows of about the same length: less padding
     micro_batch: int | None = None  # rows of one forward pass of one process: fewer save memory; None: its share
     eval_batch: int = 32  # rows of one forward pass when scoring
     eval_every: int = 1000  # updates between evaluations
