@@ -45,14 +45,12 @@ def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
     gate = gates.get(recipe)
     if gate is None:
         return Verdict(NOT_RUN, f"the gate of {recipe} has not been computed")
-    sign = 1 if measure.higher_is_better else -1
     for name in MUST_PASS[recipe]:
         found = sample(lines, measure, name)
         if not found.values:
             return Verdict(NOT_RUN, f"no run with {name}")
-        if sign * (found.mean - gate["score"]) <= 0:
-            by = f"{found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
-            return Verdict(NOT_TESTABLE, f"{name} misses the gate: {by}")
+        if missed := _missed(found, measure, gate, name):
+            return missed
     control = control_effect(recipe, lines)
     if control.seeds < SEEDS[False]:
         return Verdict(NOT_RUN, f"the control {CONTROL} has {control.seeds} of {SEEDS[False]} seeds")
@@ -62,13 +60,23 @@ def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
     return None
 
 
-def _weak_variant(claim: Claim, lines: Sequence[Run], gates: Gates) -> Verdict | None:
-    """A variant of a recipe (no positions, a longer training) is judged only where cosFormer beats the recipe's gate with it, too."""
+def _missed(found: Sample, measure: Measure, gate: Mapping[str, Any], name: str) -> Verdict | None:
+    """The verdict where the mean of ``found``, the runs called ``name``, is no better than the gate's score."""
+    if (found.mean - gate["score"]) * (1 if measure.higher_is_better else -1) > 0:
+        return None
+    by = f"{found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
+    return Verdict(NOT_TESTABLE, f"{name} misses the gate: {by}")
+
+
+def _stopped(claim: Claim, lines: Sequence[Run], gates: Gates) -> Verdict | None:
+    """Why nothing can be judged of ``claim``. Of a variant of the gate's recipe (no positions, a longer training) cosFormer must beat
+    the gate, too."""
+    if stopped := obstacle(claim.gate, lines, gates):
+        return stopped
     for measure in dict.fromkeys(part.measure for part in claim.parts if part.measure.recipe != claim.gate):
-        found, gate = sample(lines, measure, "cosformer"), gates[claim.gate]
-        if found.values and (found.mean - gate["score"]) * (1 if measure.higher_is_better else -1) <= 0:
-            by = f"{found.mean:.4g} against {gate['score']:.4g} ({gate['name']})"
-            return Verdict(NOT_TESTABLE, f"cosformer ({measure.recipe}) misses the gate: {by}")
+        found = sample(lines, measure, "cosformer")
+        if found.values and (missed := _missed(found, measure, gates[claim.gate], f"cosformer ({measure.recipe})")):
+            return missed
     return None
 
 
@@ -90,19 +98,17 @@ def attentions(claim: Claim) -> list[str]:
 
 def _adjusted(lines: Sequence[Run], gates: Gates) -> dict[Key, float]:
     """p of every primary comparison that can be judged, by Holm's rule over all that there are."""
-    family = [
-        ((claim.key, i), claim.gate, part) for claim in CLAIMS if claim.primary for i, part in enumerate(claim.parts)
-    ]
+    family = [((claim.key, i), claim, part) for claim in CLAIMS if claim.primary for i, part in enumerate(claim.parts)]
     values = {}
-    for key, gate, part in family:
+    for key, claim, part in family:
         found = effect(part, lines)
-        if found.seeds >= SEEDS[True] and obstacle(gate, lines, gates) is None:
+        if found.seeds >= SEEDS[True] and _stopped(claim, lines, gates) is None:
             values[key] = found.p
     return holm(values, len(family))
 
 
 def _entry(claim: Claim, lines: Sequence[Run], gates: Gates, adjusted: Mapping[Key, float]) -> dict[str, Any]:
-    stopped = obstacle(claim.gate, lines, gates) or _weak_variant(claim, lines, gates)
+    stopped = _stopped(claim, lines, gates)
     parts, verdicts = [], []
     for number, part in enumerate(claim.parts):
         found = effect(part, lines)
