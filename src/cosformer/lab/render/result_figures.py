@@ -21,7 +21,7 @@ ZOO = ("cosformer", "softmax", "relu", "linear", "performer", "linformer", "long
 
 LENGTH = 2000  # the longest where every model of the paper runs
 _SCORE, _SPEED = "accuracy, mean of the tasks (%)", f"training steps per second at {LENGTH:,}"
-_WIDTH, _ROW, _TOP, _BOTTOM, _LEFT, _RIGHT = 720, 30, 44, 52, 330, 130  # of the effects, in pixels
+_WIDTH, _ROW, _TOP, _BOTTOM, _LEFT, _RIGHT = 770, 30, 44, 52, 330, 180  # of the effects, in pixels
 _OUTCOMES = {"holds here": "#009e73", "does not hold here": "#d55e00", "undecided": "#1a7fc1"}
 _REACH = 100.0  # margins to either side; what goes beyond is drawn to the edge and told in numbers
 _TICKS = (-100, -10, -1, 0, 1, 10, 100)
