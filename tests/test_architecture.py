@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "json_files", "terminal", "suggest", "machine", "home", "processor", "shipped"}
-BASE |= {"lab.numbers"}
+BASE = {"_version", "extras", "json_files", "locks", "terminal", "suggest", "machine", "home", "processor", "shipped"}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -23,32 +22,20 @@ ALLOWED: dict[str, set[str]] = {
     "hf": {"models", "nn", "attention", "ops"},
     "jax": set(),
     "data": set(),
-    "tasks": {"experiment", "data", "models", "nn", "attention", "ops"},
+    "tasks": {"experiment", "recipes", "data", "models", "nn", "attention", "ops"},
     "experiment": set(),
-    "lab.records": {"experiment"},  # reads run folders, trains nothing
-    "lab.overview": {"experiment", "lab.records"},
-    "recipes": {"experiment"},
+    "recipes": {"experiment", "data"},  # of data the summary alone
     "train": {"experiment", "tasks", "data", "models", "nn", "attention", "ops", "hf"},
-    # an attention's matrix is attn(q, k, identity); everything else comes from records
-    "lab.render": {"attention", "lab.records", "lab.overview", "experiment"},
+    # an attention's matrix is attn(q, k, identity); everything else comes from records. Never trains, never times
+    "report": {"attention", "experiment"},
     "linearize": {"hf", "models", "nn", "attention", "ops"},
-    "lab": set(),
 }
-ALLOWED["lab.bench"] = {
-    *ALLOWED["train"],
-    "train",
-    "linearize",
-    "recipes",
-    "lab.records",
-    "lab.overview",
-    "lab.render",
-    "jax",
-}
-ALLOWED["lab.paper"] = {*ALLOWED["lab.bench"], "lab.bench"}
-ALLOWED["commands"] = {*ALLOWED["lab.paper"], "lab.paper"}
+ALLOWED["prediction"] = {*ALLOWED["train"], "train"}
+ALLOWED["bench"] = {*ALLOWED["train"], "train", "linearize", "recipes", "report"}
+ALLOWED["commands"] = {*ALLOWED["bench"], "bench", "prediction"}
 ALLOWED["cli"] = {"commands"}
 ALLOWED["__main__"] = {"cli"}
-ALLOWED["__init__"] = {"ops", "attention", "nn", "models", "hf"}
+ALLOWED["__init__"] = {"ops", "attention", "nn", "models", "hf", "prediction"}
 
 # packages of others that a layer may import when it is imported itself; inside functions it may import more
 AT_IMPORT: dict[str, set[str]] = {
@@ -57,13 +44,13 @@ AT_IMPORT: dict[str, set[str]] = {
     "nn": {"torch"},
     "data": {"numpy", "torch"},
     "experiment": set(),
-    "lab.records": set(),
-    "lab.overview": set(),
+    "report": {"numpy"},
     "recipes": set(),
     "commands": set(),
     "cli": set(),
     "extras": set(),
     "json_files": set(),
+    "locks": set(),
     "terminal": set(),
     "suggest": set(),
     "machine": set(),
@@ -81,9 +68,8 @@ def modules() -> list[Path]:
 
 
 def layer_of(path: Path) -> str:
-    """The folder, or the module that lies beside the folders; ``lab`` has rooms, ``lab.bench``."""
-    first, *rest = path.relative_to(SOURCE).with_suffix("").parts
-    return f"{first}.{rest[0]}" if first == "lab" and rest and rest[0] != "__init__" else first
+    """The folder, or the module that lies beside the folders."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -180,11 +166,11 @@ def test_every_command_and_benchmark_is_in_its_table() -> None:
     from cosformer.cli import COMMANDS
     from cosformer.commands.bench import BENCHES
 
-    commands = {path.stem for path in (SOURCE / "commands").glob("*.py")} - {"__init__"}
+    commands = {path.stem for path in (SOURCE / "commands").glob("*.py")} - {"__init__", "options"}
     assert commands == {*COMMANDS}
     runnable = {
         path.stem
-        for path in (SOURCE / "lab" / "bench").glob("*.py")
+        for path in (SOURCE / "bench").glob("*.py")
         if re.search(r"^def measurements\(", path.read_text(), re.MULTILINE)
     }
     # the zoo is `bench attention --attentions`, gpu `bench attention --device cuda`

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cosformer import cli, terminal
+from cosformer.commands.bench import BENCHES
 
 
 class Terminal(io.StringIO):
@@ -38,6 +39,11 @@ def test_unknown_command_is_a_usage_error(capsys) -> None:
     assert "demo" in capsys.readouterr().err
 
 
+def test_a_command_that_moved_says_where_it_is(capsys) -> None:
+    assert cli.main(["reproduce", "table2"]) == cli.EXIT_USAGE
+    assert "python -m studies.cosformer2022" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["runs", "--sorty"], ["train", "lm-stdlib-small", "--train.stepz", "5"]])
 def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(words: list[str], capsys) -> None:
     try:
@@ -45,8 +51,54 @@ def test_mistakes_of_all_commands_are_said_in_one_line_without_colour(words: lis
     except SystemExit as stopped:  # how argparse ends
         code = stopped.code
     (line,) = capsys.readouterr().err.splitlines()
-    assert code == cli.EXIT_USAGE and line.startswith("cosformer") and words[-1] in line and "\x1b" not in line
+    assert code == cli.EXIT_USAGE and line.startswith("cosformer") and "\x1b" not in line
+    assert next(word for word in words if word.startswith("--")) in line
     assert "see `cosformer" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["generate", "--temprature", "1"],
+            "cosformer generate: unknown option '--temprature'; did you mean '--temperature'?",
+        ),
+        (
+            ["eval", "run", "--weights", "bst"],
+            "cosformer eval: argument --weights: unknown value 'bst'; did you mean 'best'?",
+        ),
+        (
+            ["bench", "atention"],
+            "cosformer bench: argument BENCHMARK: unknown value 'atention'; did you mean 'attention'?",
+        ),
+        (["linearize", "a", "b", "--text", "c", "--dtype", "float"], "unknown value 'float'; did you mean 'float32'?"),
+        (["convert", "a", "b", "c"], "cosformer convert: unexpected argument 'c'"),
+        (["generate", "--temp", "1"], "unknown option '--temp'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_brings_the_nearest_name(words: list[str], said: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words)
+    assert stopped.value.code == cli.EXIT_USAGE and said in capsys.readouterr().err
+
+
+COMMANDS = [[], *([name] for name in cli.COMMANDS if name != "reproduce"), *(["bench", name] for name in BENCHES)]
+COMMANDS += [
+    ["train", "lm-stdlib-small"],
+    ["train", "classify"],
+    *(["data", action] for action in ("list", "get", "show", "clean")),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words) or "cosformer")
+def test_help_fits_on_a_screen(words: list[str], capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"usage: {' '.join(['cosformer', *words])} ")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

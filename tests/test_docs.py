@@ -14,11 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import __main__ as benchmarks
 from cosformer import cli
 from cosformer.attention import ATTENTIONS
 from cosformer.commands.bench import BENCHES
-from cosformer.commands.reproduce import TARGETS
 from cosformer.commands.train import parse as parse_training
+from studies.cosformer2022 import __main__ as study
+from studies.cosformer2022.__main__ import TARGETS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -31,10 +33,17 @@ def blocks(text: str, *languages: str) -> list[str]:
     return re.findall(rf"^```(?:{names})\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+MODULES = {"studies.cosformer2022": study.build_parser, "benchmarks": benchmarks.build_parser}
+
+
 def commands(text: str) -> list[list[str]]:
-    """The words after ``cosformer`` of every command on a page, in blocks and in the running text."""
+    """The words after ``cosformer`` of every command on a page, in blocks and in the running text, but for those that measured
+    something at the commit which is named beside them. Commands of a clone begin with their module's name."""
+    text = re.sub(r"Measured with `[^`]*`", "", text)
     lines = [line for block in blocks(text, *SHELLS) for line in block.replace("\\\n", " ").splitlines()]
-    inline = re.findall(r"`((?:cosformer|torchrun) [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    inline = re.findall(
+        r"`((?:cosformer|torchrun|python -m) [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    )
     found = []
     for line in (*lines, *inline):
         words = shlex.split(line.replace("…", "..."), comments=True)
@@ -43,6 +52,8 @@ def commands(text: str) -> list[list[str]]:
             words = words[words.index("cosformer") :]
         if words[:1] == ["cosformer"] and len(words) > 1:
             found.append(words[1:])
+        elif words[:2] == ["python", "-m"] and words[2] in MODULES:
+            found.append(words[2:])
     return found
 
 
@@ -98,6 +109,9 @@ def test_the_torchrun_line_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{page}: {' '.join(words)}" for page, words in COMMANDS])
 def test_commands_parse(page: str, words: list[str]) -> None:
+    if words[0] in MODULES:
+        MODULES[words[0]]().parse_args(words[1:])
+        return
     args = cli.build_parser(words[0]).parse_args(words)
     assert args.command == words[0]
     # words in capitals stand for what the reader puts there
@@ -108,7 +122,9 @@ def test_commands_parse(page: str, words: list[str]) -> None:
 def test_every_command_is_spoken_of() -> None:
     missing = set(cli.COMMANDS) - {words[0] for _, words in COMMANDS}
     assert not missing, f"no page shows: {', '.join(sorted(missing))}"
-    missing = set(BENCHES) - {words[1] for _, words in COMMANDS if words[0] == "bench"}
+    missing = {*BENCHES, *benchmarks.BENCHES} - {
+        words[1] for _, words in COMMANDS if words[0] in ("bench", "benchmarks")
+    }
     assert not missing, f"no page shows the benchmarks: {', '.join(sorted(missing))}"
     missing = {target for target in TARGETS if f"`{target}`" not in PAGES["how-to/reproduce.md"]}
     assert not missing, f"docs/how-to/reproduce.md does not name: {', '.join(sorted(missing))}"

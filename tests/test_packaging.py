@@ -16,7 +16,9 @@ from cosformer import cli
 from cosformer._version import __version__
 from cosformer.commands.bench import BENCHES
 from cosformer.extras import MissingExtra, require
+from cosformer.ops.native.library import find
 from cosformer.shipped import STDLIB_MODEL
+from tools import versions
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -52,10 +54,10 @@ def test_a_missing_package_is_answered_with_the_pip_line() -> None:
 def test_a_command_whose_extra_is_missing_prints_the_pip_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = SimpleNamespace(configure=lambda parser: None, run=lambda args: require("train", "tyro"))
+    command = SimpleNamespace(configure=lambda parser: None, run=lambda args: require("train", "tensorboard"))
     monkeypatch.setitem(sys.modules, "cosformer.commands.needy", command)
     monkeypatch.setitem(cli.COMMANDS, "needy", "needs an extra")
-    monkeypatch.setitem(sys.modules, "tyro", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     assert cli.main(["needy"]) == cli.EXIT_USAGE
     captured = capsys.readouterr()
     assert "pip install 'cosformer[train]'" in captured.err
@@ -72,6 +74,30 @@ def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch,
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, cosformer; print(cosformer.__version__, 'torch' in sys.modules, 'numpy' in sys.modules)"
     assert run("-c", code).stdout.split() == [__version__, "False", "False"]
+
+
+def test_hf_loads_little_beyond_the_model_class_of_transformers() -> None:
+    """`import transformers` alone loads no model class; the first one brings accelerate, dynamo and Triton, with or without us."""
+    code = (
+        "import sys\nfrom transformers import GenerationMixin, PreTrainedModel\nbefore = set(sys.modules)\nimport cosformer.hf\n"
+        "print(*sorted({name for name in sys.modules if name not in before}))"
+    )
+    added = run("-c", code).stdout.split()
+    ours = [name for name in added if name.startswith("cosformer")]
+    foreign = [name for name in added if name not in ours and not name.startswith("transformers.")]
+    assert ours and foreign == []
+    assert len(added) <= 120, f"{len(added)} modules; 90 were enough (0.17 s)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of glibc's versions")
+def test_one_library_serves_every_python_and_glibc_from_2_17() -> None:
+    """What makes the wheel py3-none-manylinux_2_17: no symbol of Python, and no newer version of one of glibc's."""
+    library, reason = find()
+    assert library is not None, reason
+    content = library.path.read_bytes()
+    versions = {tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", content)}
+    assert versions and max(versions) <= (2, 17)
+    assert not re.search(rb"\0_?Py[A-Z_]", content)
 
 
 def test_public_names_resolve_on_first_use() -> None:
@@ -151,7 +177,7 @@ def test_hooks_are_local() -> None:
 
 
 def test_the_oldest_versions_are_those_we_name() -> None:
-    """`make test-oldest` runs what pyproject.toml promises: every minimum, and none that is higher."""
+    """The line "oldest" of `make test-versions` runs what pyproject.toml promises: every minimum, and none that is higher."""
     extras = PROJECT["optional-dependencies"]
     tools = [line for line in extras["test"] if line.startswith(("pytest>", "hypothesis>"))]
     named = [*PROJECT["dependencies"], *extras["hf"], *extras["data"], *extras["train"], *tools]
@@ -163,3 +189,10 @@ def test_the_oldest_versions_are_those_we_name() -> None:
         assert (pinned[name] + ".").startswith(version + ".") and set(pinned[name].removeprefix(version)) <= set(
             ".0"
         ), name
+
+
+def test_the_table_of_versions_is_what_was_recorded() -> None:
+    page = (ROOT / "docs" / "processors.md").read_text()
+    shown = re.search(r"<!-- versions:start -->\n(.*)\n<!-- versions:end -->", page, re.DOTALL)
+    assert shown is not None and shown[1] == versions.table(versions.RECORDS), "tools/versions.py --show"
+    assert {"oldest", "torch-2.6.0", "transformers-5.4.0"} <= versions.MATRIX.keys()

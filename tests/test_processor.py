@@ -86,7 +86,7 @@ def test_a_command_tries_once_and_remembers(machine: Machine) -> None:
 
 
 def test_training_in_bfloat16_runs(machine: Machine) -> None:
-    pytest.importorskip("tyro")
+    pytest.importorskip("tensorboard")
     recipe = ("train", "lm-stdlib-small", "--train.precision", "bf16", "--train.steps", "1", "--quiet")
     small = ("--model.layers", "1", "--data.length", "32", "--train.batch", "2", "--train.tracker", "none")
     done = machine.run("-m", "cosformer", *recipe, *small)

@@ -8,7 +8,8 @@ import pytest
 
 from cosformer import cli
 from cosformer.commands.train import parse as parse_training
-from cosformer.lab.render.table import insert
+from cosformer.report.table import insert
+from studies.cosformer2022 import __main__ as study
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,8 +21,10 @@ def blocks(language: str) -> list[str]:
 
 def commands() -> list[str]:
     lines = [line.split("#")[0].strip() for block in blocks("console") for line in block.splitlines()]
-    inline = re.findall(r"`(cosformer [a-z][^`]*)`", README)
-    return [" ".join(line.split()) for line in [*lines, *inline] if line.startswith("cosformer ")]
+    inline = re.findall(r"`((?:cosformer|python -m studies.cosformer2022) [a-z][^`]*)`", README)
+    return [
+        " ".join(line.split()) for line in [*lines, *inline] if line.startswith(("cosformer ", "python -m studies."))
+    ]
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1])
@@ -32,6 +35,9 @@ def test_code_runs(code: str) -> None:
 @pytest.mark.parametrize("command", commands())
 def test_commands_parse(command: str) -> None:
     words = shlex.split(command)[1:]
+    if words[0] == "-m":
+        study.build_parser().parse_args(words[2:])
+        return
     args = cli.build_parser(words[0]).parse_args(words)
     assert args.command == words[0]
     if words[0] == "train":
@@ -55,10 +61,10 @@ def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
         return
     copy = tmp_path / "README.md"
     copy.write_text(README, encoding="utf-8")
-    words = ["reproduce", "ledger", "--show", "--from", str(lines), "--docs", str(ROOT / "docs"), "--into", str(copy)]
-    assert cli.main(words) == 0
+    words = ["ledger", "--show", "--from", str(lines), "--docs", str(ROOT / "docs"), "--into", str(copy)]
+    assert study.main(words) == 0
     assert copy.read_text(encoding="utf-8") == README, (
-        "run: cosformer reproduce ledger --show --from docs/results/runs.jsonl --into README.md"
+        "run: python -m studies.cosformer2022 ledger --show --from docs/results/runs.jsonl --into README.md"
     )
 
 

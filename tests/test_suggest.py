@@ -3,9 +3,10 @@
 import pytest
 
 from cosformer import build_attention
-from cosformer.cli import main
+from cosformer.cli import COMMANDS, main
 from cosformer.data import load_dataset
-from cosformer.suggest import check_model_path
+from cosformer.suggest import _edits, check_model_path, nearest
+from studies.cosformer2022 import __main__ as study
 
 
 def test_every_table_suggests_the_nearest_name(capsys):
@@ -15,8 +16,38 @@ def test_every_table_suggests_the_nearest_name(capsys):
         load_dataset("wikitxt2")
     assert main(["trian"]) == 2
     assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
-    assert main(["reproduce", "tabel2"]) == 2
+    assert study.main(["tabel2"]) == 2
     assert "unknown target 'tabel2'; did you mean 'table2'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("export", None),
+        ("forecast", None),
+        ("evaluate", "eval"),
+        ("training", "train"),
+        ("lin", "linearize"),
+        ("rn", None),
+    ],
+)
+def test_only_typos_and_beginnings_are_suggested(name, near):
+    assert nearest(name, COMMANDS) == near
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "edits"),
+    [
+        ("train", "train", 0),
+        ("trian", "train", 1),
+        ("trai", "train", 1),
+        ("brain", "train", 1),
+        ("", "abc", 3),
+        ("export", "report", 2),
+    ],
+)
+def test_edits_are_counted_as_by_hand(a, b, edits):
+    assert _edits(a, b) == _edits(b, a) == edits
 
 
 @pytest.mark.parametrize("command", ["generate", "visualize", "convert", "eval"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cosformer.attention import ATTENTIONS, build_attention
 from cosformer.attention.base import Attention
-from cosformer.lab.render.heat_maps import Panel, as_png
+from cosformer.report.heat_maps import Panel, as_png
 
 LENGTH, HEAD_DIM = 96, 32
 # Window, block and rank sizes at which the structure shows in a picture of LENGTH positions; others as they come.

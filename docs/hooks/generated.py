@@ -8,10 +8,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cosformer.bench import gpu
 from cosformer.cli import COMMANDS, build_parser
-from cosformer.lab.bench import gpu
-from cosformer.ops.triton import resources
 from cosformer.recipes import RECIPES, recipe
+from tools import triton_resources as resources
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

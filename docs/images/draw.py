@@ -12,8 +12,8 @@ from typing import Any
 
 from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 
-from cosformer.lab.records import read_results
-from cosformer.lab.render.figure import canvas, svg
+from cosformer.report.figure import canvas, svg
+from cosformer.report.records import read_results
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "attention.json"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cosformer.nn.cosformer_attention import CosformerAttention
     from cosformer.ops.operator import cosformer_attention
     from cosformer.ops.state import LinearState
+    from cosformer.prediction.model import predict
 
 # Public names resolve on first use (PEP 562): `import cosformer` and every `--help` stay free of torch.
 _HOME = {
@@ -18,6 +19,7 @@ _HOME = {
     "CosformerAttention": "cosformer.nn.cosformer_attention",
     "cosformer_attention": "cosformer.ops.operator",
     "LinearState": "cosformer.ops.state",
+    "predict": "cosformer.prediction.model",
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "__version__",
     "build_attention",
     "cosformer_attention",
+    "predict",
 ]
 
 

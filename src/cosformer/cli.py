@@ -5,33 +5,46 @@ import errno
 import os
 import select
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import IO, NoReturn
 
 from cosformer import processor
 from cosformer._version import __version__
+from cosformer.commands.options import Parser
 from cosformer.extras import MissingExtra
 from cosformer.suggest import unknown
 
-# name -> one line for --help; cosformer/commands/NAME.py has `configure(parser)` and `run(args) -> exit code`
-COMMANDS: dict[str, str] = {
-    "demo": "see it work: exactness, speed, training, a million bytes read, text written, a report",
-    "check": "versions, backends and exactness of every form on this machine",
-    "bench": "measure time and memory, as ratios within one run",
-    "list": "the table of attentions",
-    "convert": "a pretrained model with its attention replaced and its weights kept",
-    "linearize": "a trained softmax model made linear: learned maps, then LoRA",
-    "compare": "models made of a trained one, beside it: perplexity or embeddings on your text",
-    "generate": "continue a text, token by token, with a constant-size state",
-    "data": "get, make, show and remove data sets",
-    "train": "train a recipe, any field of it changed by name",
-    "resume": "continue a run that was stopped or killed",
-    "eval": "score a run's model",
-    "runs": "the runs of a folder: status, best score, time",
-    "report": "one HTML page with all runs and measurements",
-    "visualize": "attention maps of each layer and head of a model, on your own text",
-    "reproduce": "a table, a figure or all claims of the paper, with our numbers beside it",
+# group -> name -> one line for --help; cosformer/commands/NAME.py has `configure(parser)` and `run(args) -> exit code`
+GROUPS: dict[str, dict[str, str]] = {
+    "get started": {
+        "demo": "a tour: exactness, speed, training, long input, text, report",
+        "check": "check versions, backends and exactness on this machine",
+        "list": "list attentions, recipes, data sets, tasks and backends",
+        "bench": "measure time and memory, as ratios within one run",
+    },
+    "models": {
+        "generate": "continue a text token by token with a constant-size state",
+        "visualize": "draw the attention maps of a model on your own text",
+        "convert": "replace the attention of a pretrained model and keep its weights",
+        "linearize": "turn a trained softmax model into a linear one",
+        "compare": "compare models made from a trained one with it on your text",
+    },
+    "training": {
+        "data": "download, generate, show and remove data sets",
+        "train": "train a recipe, changing any of its settings",
+        "resume": "continue a run that was stopped or killed",
+        "eval": "evaluate a run's model",
+        "predict": "a model's answers to the rows of a file: classes, numbers, likelihoods",
+        "runs": "list runs with their status, scores and times",
+        "report": "write one HTML page with all runs and measurements",
+    },
+}
+COMMANDS: dict[str, str] = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+
+# commands of earlier versions -> where they are now
+MOVED = {
+    "reproduce": "'reproduce' has left the package: in a clone of the repository, run `python -m studies.cosformer2022 TARGET`"
 }
 
 # 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;
@@ -39,23 +52,21 @@ COMMANDS: dict[str, str] = {
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 1, 2, 130, 141
 
 
-class _Parser(argparse.ArgumentParser):
-    """Mistakes are said in one line, as all others are."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
-
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
-        (file or sys.stderr).write(message)  # argparse itself hides that a disk is full
-
-
 def build_parser(only: str | None) -> argparse.ArgumentParser:
     """The parser with every command's name and, of command ``only``, its options (the others stay unimported)."""
-    parser = _Parser(prog="cosformer", description="Attention that is linear in the length of the sequence.")
+    parser = Parser(
+        prog="cosformer",
+        usage="%(prog)s COMMAND [OPTIONS]",
+        description="Attention that is linear in the length of the sequence.",
+    )
     parser.add_argument("--version", action="version", version=f"cosformer {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.epilog = "\n\n".join(
+        f"{group}:\n" + "\n".join(f"  {name:<11}{summary}" for name, summary in commands.items())
+        for group, commands in GROUPS.items()
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
+        command = commands.add_parser(name, description=summary)
         if name == only:
             _module(name).configure(command)
     return parser
@@ -65,23 +76,34 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     named = next((word for word in argv if not word.startswith("-")), None)
+    if named in MOVED:
+        print(f"cosformer: {MOVED[named]}", file=sys.stderr)
+        return EXIT_USAGE
     if named is not None and named not in COMMANDS:
         print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
+    program = "cosformer" if named is None else f"cosformer {named}"
+    return exit_code(
+        program, lambda: build_parser(named).parse_args(argv), lambda args: _module(args.command).run(args)
+    )
+
+
+def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callable[[argparse.Namespace], int]) -> int:
+    """What ``run`` returns of what ``parse`` gave, or the code of the error raised, printed in one line that begins with ``program``."""
     _bound_spinning()
     try:
-        code = _run(named, argv)
+        code = _run(parse, run)
         sys.stdout.flush()  # here, where a closed pipe can be told from a failure
         return code
     except (MissingExtra, ValueError, FileNotFoundError, FileExistsError) as error:
-        print(f"cosformer {named}: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError as error:
         if _reader_is_there():  # it was another pipe: to a worker, to a server
-            print(f"cosformer {named}: {error}", file=sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
             return EXIT_FAILED
         # whoever reads our output, `head` for one, has seen enough
         _silence()
@@ -89,20 +111,20 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        print(f"cosformer {named}: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
         _silence()
         return EXIT_FAILED
 
 
-def _run(named: str | None, argv: list[str]) -> int:
+def _run(parse: Callable[[], argparse.Namespace], run: Callable[[argparse.Namespace], int]) -> int:
     try:
-        args = build_parser(named).parse_args(argv)
+        args = parse()
     except SystemExit:
         sys.stdout.flush()  # a help text that cannot be written is said as other output is
         raise
     if said := processor.prepare():
         print(said, file=sys.stderr)
-    return _module(args.command).run(args)
+    return run(args)
 
 
 def _module(command: str) -> ModuleType:

@@ -6,27 +6,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from cosformer import json_files
+
 Option = str | int | float | bool | None
 Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 # what a run's folder holds
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE, METRICS_FILE, RESULT_FILE = "run.json", "metrics.jsonl", "result.json"
+LOCK_FILE = ".lock"
 
 
-# `cosformer train RECIPE --help` shows the comment of each field
+# `cosformer train RECIPE --help` and the reference pages show the docstring below each field
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Which data: a name of ``cosformer data list`` and that set's own options."""
 
-    name: str  # the data set, as `cosformer data list` names it
-    options: dict[str, Option] = field(default_factory=dict)  # of the data set, one by one: --data.options.path FILE
-    length: int | None = None  # tokens of a training row (a block, or the longest document); None: the set's own
-    eval_rows: int | None = None  # rows of a split that are scored at most, of documents spread evenly; None: all
-    full_test: bool = False  # score all of the test split at the end, and of a stream the loss by position too
-    masked: float = 0.15  # of mlm: share of the tokens that training hides and asks for; scores always hide 15 %
+    name: str
+    """name of the data set, from `cosformer data list`"""
+    options: dict[str, Option] = field(default_factory=dict)
+    """data set option, e.g. --data.options.path FILE"""
+    length: int | None = None
+    """tokens per row (None: the data set's own)"""
+    eval_rows: int | None = None
+    """score at most this many rows of each split, spread evenly over its documents (None: all)"""
+    full_test: bool = False
+    """score the whole test split after training; for a token stream also report the loss by position"""
+    masked: float = 0.15
+    """masked language modelling: fraction of tokens hidden in training (evaluation always hides 15 %)"""
+    long: Literal["refuse", "cut", "windows"] = "refuse"
+    """refuse, cut or split longer rows"""
+
+    def __post_init__(self) -> None:
+        if self.long not in ("refuse", "cut", "windows"):
+            raise ValueError(f"long={self.long!r}; known: refuse, cut, windows")
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"length={self.length}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -34,58 +51,102 @@ class ModelConfig:
     """Which model: a preset's architecture (see ``cosformer.models.presets``) with the fields that are not None changed. The
     vocabulary and the classes come from the data."""
 
-    preset: str  # the architecture that the other fields change
-    attention: str = "cosformer"  # a name of `cosformer list`, or several for layers by turns: local,cosformer
-    # its options, one by one: --model.attention-options.KEY VALUE; of several, KEY is as local.window
+    preset: str
+    """base architecture, which the other fields modify"""
+    attention: str = "cosformer"
+    """attention, or several for alternating layers, e.g. local,cosformer"""
     attention_options: dict[str, Option] = field(default_factory=dict)
-    layers: int | None = None  # how many; None: the preset's
-    width: int | None = None  # of the hidden states; None: the preset's
-    heads: int | None = None  # of the attention in each layer; None: the preset's
-    feed_forward: int | None = None  # inner width of the feed-forward blocks; None: the preset's
-    max_len: int | None = None  # the paper's M, at least the longest input; None: as long as the data's rows
-    dropout: float | None = None  # share of values that are dropped, never of attention weights; None: the preset's
-    # any other field of CosformerConfig, one by one: --model.fields.KEY VALUE
+    """attention option; with several attentions KEY is NAME.KEY, e.g. local.window"""
+    layers: int | None = None
+    """number of layers (None: the preset's)"""
+    width: int | None = None
+    """size of the hidden states (None: the preset's)"""
+    heads: int | None = None
+    """attention heads per layer (None: the preset's)"""
+    feed_forward: int | None = None
+    """inner size of the feed-forward blocks (None: the preset's)"""
+    max_len: int | None = None
+    """longest input, the paper's M (None: row length)"""
+    dropout: float | None = None
+    """dropout probability, never applied to attention weights (None: the preset's)"""
+    short_convolution: int | None = None
+    """width of a convolution over the tokens of queries, keys and values, 0 for none (None: the preset's)"""
+    output_gate: bool | None = None
+    """multiply the attention output by silu of a linear map of its input (None: the preset's)"""
     fields: dict[str, Option] = field(default_factory=dict)
+    """any other field of CosformerConfig"""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """How to train."""
 
-    steps: int  # updates in all
-    batch: int  # rows of one update, over all processes
-    lr: float  # the peak of the learning rate
-    optimizer: Literal["adam", "nag"] = "adam"  # Adam with decoupled weight decay, or Nesterov's accelerated gradient
-    beta1: float = 0.9  # of adam: decay of the mean of the gradients
-    beta2: float = 0.98  # of adam: decay of the mean of their squares
-    eps: float = 1e-8  # of adam: what keeps it from dividing by zero
-    momentum: float = 0.99  # of nag
-    weight_decay: float = 0.0  # how strongly weights are drawn towards zero
-    schedule: Schedule = "linear"  # of the learning rate after the warmup; see docs/training.md
-    warmup: int = 0  # updates over which the learning rate rises from zero to its peak
-    cycle: int | None = None  # updates of the first cycle of the cosine schedules; None: all after the warmup
-    min_lr: float = 0.0  # the learning rate at the end of the linear and cosine schedules
-    clip: float = 0.0  # largest gradient norm; 0: none
-    seed: int = 0  # of the initial weights, the order of the rows and dropout
-    group_by_length: bool = False  # an update takes rows of about the same length: less padding
-    micro_batch: int | None = None  # rows of one forward pass of one process: fewer save memory; None: its share
-    eval_batch: int = 32  # rows of one forward pass when scoring
-    eval_every: int = 1000  # updates between evaluations
-    save_every: int = 1000  # updates between checkpoints
-    log_every: int = 50  # updates between lines of metrics.jsonl
-    keep: int = 2  # checkpoints that stay, besides the best
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward pass; weights stay in float32
-    gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
-    compile: bool = False  # with torch.compile
-    sequence_parallel: int = 1  # processes that share each row, a piece of it each; 1: each has rows of its own
-    piece: int | None = None  # tokens of a row that one device works on at a time; None: the whole row
-    # also from a piece to those before it; truncated: not, which saves a third of the work
+    steps: int
+    """number of updates"""
+    batch: int
+    """rows per update over all processes"""
+    lr: float
+    """peak learning rate"""
+    optimizer: Literal["adam", "nag"] = "adam"
+    """Adam with decoupled weight decay, or Nesterov's accelerated gradient"""
+    beta1: float = 0.9
+    """adam: decay of the running mean of the gradients"""
+    beta2: float = 0.98
+    """adam: decay of the running mean of the squared gradients"""
+    eps: float = 1e-8
+    """adam: term added to the denominator"""
+    momentum: float = 0.99
+    """nag: momentum"""
+    weight_decay: float = 0.0
+    """weight decay"""
+    schedule: Schedule = "linear"
+    """learning-rate schedule after the warmup; see docs/training.md"""
+    warmup: int = 0
+    """updates of learning-rate warmup"""
+    cycle: int | None = None
+    """updates in the first cycle of the cosine schedules (None: all updates after the warmup)"""
+    min_lr: float = 0.0
+    """final learning rate of the linear and cosine schedules"""
+    clip: float = 0.0
+    """clip gradients to this norm (0: no clipping)"""
+    seed: int = 0
+    """seed of weights, order and dropout"""
+    group_by_length: bool = False
+    """fill each batch with rows of similar length, which saves padding"""
+    micro_batch: int | None = None
+    """rows per forward pass; fewer need less memory (None: all)"""
+    eval_batch: int = 32
+    """rows per forward pass during evaluation"""
+    eval_every: int = 1000
+    """updates between evaluations"""
+    save_every: int = 1000
+    """updates between checkpoints"""
+    log_every: int = 50
+    """updates between lines of metrics.jsonl"""
+    keep: int = 2
+    """number of recent checkpoints to keep besides the best"""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """precision of the forward pass"""
+    gradient_checkpointing: bool = False
+    """recompute activations in the backward pass: less memory, more time"""
+    compile: bool = False
+    """compile the model with torch.compile"""
+    sequence_parallel: int = 1
+    """processes that each row is split over (1: every process has rows of its own)"""
+    piece: int | None = None
+    """process a row in windows of this many tokens, carrying the state between them (None: the whole row at once)"""
     piece_gradients: Literal["full", "truncated"] = "full"
-    strategy: Literal["ddp", "fsdp"] = "ddp"  # with several processes: a whole model in each, or shards of one
-    tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"  # where curves go besides metrics.jsonl
-    diagnostics: bool = False  # log each layer's smallest denominator, share of zero denominators and gradient norm
-    threads: int | None = None  # of torch; None: its own choice
-    workers: int = 0  # processes that prepare rows; 0: none besides the training one
+    """let gradients flow between windows; truncated stops them, which saves a third of the work"""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """with several processes: replicate the model (ddp) or shard it (fsdp)"""
+    tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
+    """where to log curves, in addition to metrics.jsonl"""
+    diagnostics: bool = False
+    """log each layer's smallest denominator, fraction of zero denominators and gradient norm"""
+    threads: int | None = None
+    """number of torch threads (None: torch's default)"""
+    workers: int = 0
+    """extra processes that prepare rows (0: the training process does it)"""
 
     def __post_init__(self) -> None:
         for choice in (f for f in dataclasses.fields(self) if get_origin(f.type) is Literal):
@@ -107,13 +168,17 @@ class TrainConfig:
 class Experiment:
     """One run."""
 
-    recipe: str  # the name that tables and folders use
-    task: str  # a name of cosformer.tasks.TASKS: lm, mlm, classify, match
+    recipe: str
+    """name used in tables and for the run's folder"""
+    task: str
+    """what to train for, a name in cosformer.tasks.TASKS: lm, mlm, classify, match"""
     data: DataConfig
     model: ModelConfig
     train: TrainConfig
-    start: str | None = None  # a run's folder or Hugging Face checkpoint whose body to start from; None: none
-    note: str = ""  # what the recipe shrinks or leaves open, for the tables
+    start: str | None = None
+    """initial weights: a run's folder or a Hugging Face checkpoint (None: random)"""
+    note: str = ""
+    """what the recipe scales down or leaves open, shown in tables"""
 
     def to_json(self) -> str:
         """As text; :func:`from_json` gives the same value back."""
@@ -125,7 +190,7 @@ _PARTS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": Tr
 
 def from_json(text: str) -> Experiment:
     """The experiment that ``to_json`` wrote; unknown or missing fields raise ValueError."""
-    values = json.loads(text)
+    values = json_files.loads(text)
     if not isinstance(values, dict):
         raise ValueError("an experiment is a JSON object")
     for name, part in _PARTS.items():

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any
 
 
+def loads(text: str) -> Any:
+    """``json.loads``, for which a text of a thousand brackets is an error like any other: a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_object(path: Path, problems: list[str], *, required: bool) -> dict[str, Any] | None:
     """The object in ``path``; None, and a line among the ``problems`` if it is ``required``, where there is no such file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if required:
             problems.append(f"{path} is missing")
@@ -34,7 +42,7 @@ def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = loads(line)
         except ValueError:
             value = None
         if isinstance(value, dict):

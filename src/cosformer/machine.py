@@ -2,7 +2,10 @@
 
 import os
 import platform
+import re
+import shlex
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,13 +30,30 @@ def describe(threads: int) -> dict[str, Any]:
     }
 
 
-def provenance(command: list[str]) -> dict[str, Any]:
-    """The command line, the date and, inside a git checkout of this project, the commit."""
+def provenance(command: list[str], program: str = "cosformer") -> dict[str, Any]:
+    """The command line (``program`` and the words after it), the date and, inside a git checkout of this project, the commit."""
     return {
-        "command": " ".join(["cosformer", *command]),
+        "command": " ".join([program, *command]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": _commit(),
     }
+
+
+_FOLDERS = re.compile(r"(?:~|[A-Za-z]:)?[/\\](?:.*[/\\])?")
+
+
+def without_folders(words: Sequence[str]) -> str:
+    """A command's ``words`` as one line, of absolute paths their last part alone: for what is handed on to others."""
+
+    def name(path: str) -> str:
+        found = _FOLDERS.match(path)
+        return path[found.end() :] if found and found.end() < len(path) else path
+
+    def shown(word: str) -> str:
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        return option + equals + ",".join(map(name, value.split(",")))
+
+    return shlex.join(shown(word.rstrip("/") or word) for word in words)
 
 
 def process() -> dict[str, Any]:

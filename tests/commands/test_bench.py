@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cosformer import cli
-from cosformer.lab.records import DIFFERENCE, Measurement, Results, read_results
-from cosformer.lab.render.bench_tables import tables
+from cosformer.report.bench_tables import tables
+from cosformer.report.records import DIFFERENCE, Measurement, Results, read_results
 
 MACHINE = {"cpu": "x", "threads": 2, "torch": "2", "instructions": "y", "cores": 2, "system": "z", "python": "3"}
 
@@ -93,9 +93,7 @@ def test_bad_options_are_usage_errors(words: list[str]) -> None:
         ("attention --resume", "--attentions"),
         ("attention --attentions softmax --resume", "--json"),
         ("attention --tolerance 0.5", "at least 1"),
-        ("data --repeats 1", "at least 2"),
-        ("text --attentions magic", "magic"),
-        ("text --read missing.json", "missing.json"),
+        ("attention --read missing.json", "missing.json"),
         ("train --attentions magic", "magic"),
         ("train --backends magic", "magic"),
         ("train --lengths 512 --tokens 256", "--tokens"),

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cosformer import cli, processor
+from cosformer.bench import exactness
 from cosformer.commands import check
-from cosformer.lab.bench import exactness
 from cosformer.ops.backends import BACKENDS, available_backends
 from cosformer.ops.dispatch import choose
 from cosformer.ops.native.library import INSTRUCTION_SET, find
@@ -134,15 +134,15 @@ def test_extras_say_what_is_missing(monkeypatch) -> None:
     real = metadata.version
 
     def version(name: str) -> str:
-        if name == "tyro":
+        if name == "tensorboard":
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
     found = check.extras()
-    assert "tyro" in found["train"]["missing"]
-    assert "tyro" in found["all"]["missing"], "extras inside an extra count"
-    assert "tyro" not in found["hf"]["missing"]
+    assert "tensorboard" in found["train"]["missing"]
+    assert "tensorboard" in found["all"]["missing"], "extras inside an extra count"
+    assert "tensorboard" not in found["hf"]["missing"]
     assert found["train"]["install"] == "pip install 'cosformer[train]'"
 
 

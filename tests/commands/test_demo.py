@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cosformer import cli
+from cosformer.bench import exactness, measure
 from cosformer.commands import demo, generate
 from cosformer.extras import MissingExtra
-from cosformer.lab.bench import exactness, measure
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """``cosformer train``, ``resume``, ``eval`` and ``runs``: what a user types, with the engine played by a few lines."""
 
 import dataclasses
-import itertools
 import json
 import subprocess
 import sys
@@ -12,8 +11,9 @@ import pytest
 
 import cosformer.train
 from cosformer.cli import main
+from cosformer.commands.options import docstrings, option
 from cosformer.commands.train import default_folder, parse
-from cosformer.experiment import Experiment, from_json
+from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig, from_json
 from cosformer.recipes import recipe
 
 NAME = "lm-stdlib-small"
@@ -119,9 +119,9 @@ def test_a_value_of_a_dict_may_look_like_anything() -> None:
         (["--model.atention", "relu"], ["--model.attention"]),
         (["--train.steps", "many"], ["--train.steps", "many"]),
         (["--train.steps", "0"], ["steps=0; it must be at least 1"]),
-        (["--train.schedule", "wave"], ["'wave'", "--train.schedule", "'constant', 'linear'"]),
+        (["--train.schedule", "wave"], ["'wave'", "--train.schedule", "constant, linear"]),
         (["word"], ["word"]),
-        (["--data.options.path"], ["--data.options.path needs a value"]),
+        (["--data.options.path"], ["--data.options.path: expected one argument"]),
     ],
 )
 def test_a_wrong_option_is_named_with_the_nearest(
@@ -129,7 +129,7 @@ def test_a_wrong_option_is_named_with_the_nearest(
 ) -> None:
     try:
         code = main(["train", NAME, *words])
-    except SystemExit as stopped:  # how argparse and tyro end
+    except SystemExit as stopped:  # how argparse ends
         code = stopped.code
     assert code == 2
     error = capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_help_lists_the_recipes_and_each_recipe_its_values(capsys) -> None:
         main(["train", "--help"])
     assert stopped.value.code == 0 and "lra-pathfinder-small" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
-        main(["train", "lra-image", "--help"])
+        main(["train", "lra-image", "--help-all"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "--train.steps" in shown and "35000" in shown and "--data.options.lra-padding" in shown and "--run" in shown
@@ -154,12 +154,27 @@ def test_help_lists_the_recipes_and_each_recipe_its_values(capsys) -> None:
 
 def test_help_explains_every_option_and_lists_choices(capsys) -> None:
     with pytest.raises(SystemExit):
-        main(["train", NAME, "--help"])
-    lines = [line.strip("│| ") for line in capsys.readouterr().out.splitlines()]
-    assert "--train.optimizer {adam,nag}" in lines and "--train.precision {fp32,bf16,fp16}" in lines
-    unexplained = [a for a, b in itertools.pairwise(lines) if a.startswith("--") and b.startswith("(default")]
-    keys = ("--model.fields.", "--data.options.", "--model.attention-options.")  # each recipe and data set has its own
-    assert [option for option in unexplained if not option.startswith(keys)] == []
+        main(["train", NAME, "--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--train.optimizer {adam,nag} Adam with" in shown and "--train.precision {fp32,bf16,fp16} precision" in shown
+    assert "--train.compile, --train.no-compile compile the model with torch.compile (default: False)" in shown
+    for kind, prefix in ((DataConfig, "data."), (ModelConfig, "model."), (TrainConfig, "train."), (Experiment, "")):
+        explained = docstrings(kind)
+        assert explained.keys() == {field.name for field in dataclasses.fields(kind)} - {"data", "model", "train"}
+        for name, text in explained.items():
+            assert text.partition(" (None:")[0] in shown and option(prefix + name) in shown, name
+
+
+def test_help_says_what_no_value_means_and_else_the_value(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", NAME, "--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "number of layers (default: 2)" in shown and "number of torch threads (default: torch's default)" in shown
+
+
+@pytest.mark.parametrize("words", [["--train.no-compile"], ["--train.compile", "--train.no-compile"]])
+def test_a_switch_is_turned_off_by_its_negation(words: list[str]) -> None:
+    assert parse(NAME, ["--train.compile"])[0].train.compile and not parse(NAME, words)[0].train.compile
 
 
 def test_without_a_recipe_they_are_listed(capsys) -> None:

@@ -1,7 +1,12 @@
 """Downloads from a server of our own: resume, checksums, refusals."""
 
 import hashlib
+import io
+import subprocess
+import sys
 import threading
+import time
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,8 +15,18 @@ import pytest
 
 from cosformer.data.cache import clean, downloads_folder
 from cosformer.data.download import CHUNK_BYTES, DOWNLOADS, Download, NotDownloaded, fetch, forget, locate, remember
+from cosformer.locks import InUse
 
-CONTENT = bytes(range(256)) * 4000
+
+def packed(content: bytes) -> bytes:
+    """A zip file with one file in it, uncompressed."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("rows.txt"), content)
+    return made.getvalue()
+
+
+CONTENT = packed(bytes(range(256)) * 4000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -19,6 +34,7 @@ class Server(ThreadingHTTPServer):
     content = CONTENT
     break_after: int | None = None
     ranges = True
+    pause = 0.0  # after every 128 kB
     asked: list[str | None]
 
     @property
@@ -36,14 +52,17 @@ class Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         self.server.asked.append(asked)
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
-        if start >= len(self.server.content):
+        if start and start >= len(self.server.content):
             self.send_error(416)
             return
         body = self.server.content[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[: self.server.break_after])
+        body = body[: self.server.break_after]
+        for at in range(0, len(body), 1 << 17):
+            self.wfile.write(body[at : at + (1 << 17)])
+            time.sleep(self.server.pause)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -90,17 +109,73 @@ def test_a_part_that_is_whole_already_is_taken(server: Server) -> None:
 def test_a_wrong_published_checksum_is_refused_and_nothing_kept(server: Server) -> None:
     with pytest.raises(ValueError, match=f"sha256 is {SHA256}, not {'0' * 64} .published at here"):
         fetch(Download(server.url, "0" * 64, "here"))
-    assert list(downloads_folder().iterdir()) == []
+    assert kept() == []
+
+
+def kept() -> list[str]:
+    return sorted(path.name for path in downloads_folder().glob("[!.]*"))
 
 
 def test_a_file_that_changed_since_the_first_download_is_refused(server: Server) -> None:
-    fetch(Download(server.url))
-    clean(None, downloads=True)
-    server.content = CONTENT + b"more"
-    with pytest.raises(ValueError, match=r"recorded in .*set.zip.sha256 at the first download"):
+    fetch(Download(server.url)).unlink()
+    server.content = packed(b"other rows")
+    said = r"recorded in .*set.zip.sha256 when it first came.*'cosformer data clean --downloads' and get it again"
+    with pytest.raises(ValueError, match=said):
         fetch(Download(server.url))
+    clean(None, downloads=True)  # the way out that was named
+    assert fetch(Download(server.url)).read_bytes() == server.content
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"<!DOCTYPE html><title>Log in</title>", r"it is no .zip file and begins with b'<!DOCTYPE html>"),
+        (b"", "it is empty"),
+        (CONTENT[:-30], r"it is truncated or damaged"),
+        (
+            CONTENT[:500_000] + b"x" + CONTENT[500_001:],
+            r"it is truncated or damaged .rows.txt in it is not as it was packed",
+        ),
+    ],
+    ids=["page", "empty", "short", "changed"],
+)
+def test_what_is_no_whole_archive_leaves_nothing_behind(server: Server, answer: bytes, said: str) -> None:
+    server.content = answer
+    with pytest.raises(ValueError, match=rf"did not send what it should: {said}.*discarded"):
+        fetch(Download(server.url))
+    assert kept() == []
     server.content = CONTENT
     assert fetch(Download(server.url)).read_bytes() == CONTENT
+
+
+def test_clean_removes_all_of_a_download(server: Server) -> None:
+    fetch(Download(server.url))
+    (downloads_folder() / "other.zip.part").write_bytes(b"some")
+    clean(None, downloads=True)
+    assert kept() == []
+
+
+FETCH = "import sys; from cosformer.data.download import *; fetch(Download(sys.argv[1]))"
+
+
+def test_processes_that_download_the_same_file_bring_it_once(server: Server) -> None:
+    server.pause = 0.05
+    command = [sys.executable, "-c", FETCH, server.url]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert len(server.asked) == 1 and kept() == ["set.zip", "set.zip.sha256"]
+    assert (downloads_folder() / "set.zip").read_bytes() == CONTENT
+
+
+def test_a_download_under_way_survives_a_clean(server: Server) -> None:
+    server.pause = 0.2
+    with subprocess.Popen([sys.executable, "-c", FETCH, server.url]) as process:
+        while not (downloads_folder() / "set.zip.part").exists():
+            time.sleep(0.01)
+        with pytest.raises(InUse, match=f"the download of set.zip is in use by process {process.pid}"):
+            clean(None, downloads=True)
+    assert process.returncode == 0 and kept() == ["set.zip", "set.zip.sha256"]
 
 
 def test_errors_of_the_server_name_the_way_out(server: Server) -> None:

@@ -16,6 +16,7 @@ from cosformer import cosformer_attention
 from cosformer.hf import StateCache
 from cosformer.hf.attention import cosformer_forward, max_len_of
 from hf.families import DECODERS, ENCODER_DECODERS, TEXT_ENCODERS, build, ids, relative
+from versions import traces
 
 ENCODERS = ("roberta", "bert", "distilbert")
 SOME_DECODERS = ("gpt2", "opt", "llama", "qwen2")
@@ -156,7 +157,7 @@ def test_what_has_no_linear_form_is_refused():
     with pytest.raises(ValueError, match="sliding window"):
         build(DECODERS["mistral"], sliding_window=4)(ids(1, 8))
     t5 = transformers.T5Config(vocab_size=60, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
-    with pytest.raises(ValueError, match="position_bias"):
+    with pytest.raises(ValueError, match=r"position_bias|attention interface"):
         transformers.T5EncoderModel._from_config(t5, attn_implementation="cosformer")(ids(1, 8))
     q = torch.randn(1, 2, 3, 4)
     module = decoder("llama").model.layers[0].self_attn
@@ -203,6 +204,7 @@ def test_longer_than_the_config_allows_is_refused():
     assert max_len_of(model.config) == 16
 
 
+@traces
 @pytest.mark.slow
 @torch.no_grad()
 def test_compiled_stock_models_equal_eager():

@@ -12,9 +12,12 @@ import torch
 import transformers
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
+from cosformer.cli import main
 from cosformer.commands import convert as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, StateCache, convert
 from cosformer.hf.convert import CONVERTIBLE
+from cosformer.shipped import STDLIB_MODEL
+from cosformer.train import load_model
 from hf.families import TEXT
 
 SIZES = {**TEXT, "initializer_range": 0.3}
@@ -162,6 +165,20 @@ def test_own_models_change_their_attention(tmp_path):
     assert model.config.attention == "linear"
     stock = AutoModelForCausalLM.from_pretrained(tmp_path / "softmax")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), stock.parameters(), strict=True))
+
+
+def test_a_run_is_converted_with_its_best_weights(tmp_path):
+    assert main(["convert", str(STDLIB_MODEL), str(tmp_path / "out"), "--attention", "softmax"]) == 0
+    made = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert made.config.attention == "softmax"
+    theirs = load_model(str(STDLIB_MODEL)).state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in made.state_dict().items())
+
+
+def test_a_run_without_weights_is_refused(tmp_path, capsys):
+    (tmp_path / "experiment.json").write_text((STDLIB_MODEL / "experiment.json").read_text())
+    assert main(["convert", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert f"has no best weights yet; continue it with `cosformer resume {tmp_path}`" in capsys.readouterr().err
 
 
 def test_refusals(tmp_path):

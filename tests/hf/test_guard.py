@@ -10,6 +10,7 @@ import transformers
 import cosformer.hf  # noqa: F401
 from cosformer.hf import StateCache
 from hf.families import DECODERS, build, ids
+from versions import rewinds
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32, "vocab_size": 60}
 REFUSED = {
@@ -59,6 +60,7 @@ def test_guarded_models_are_copied_and_pickled():
             assert torch.equal(again(ids(1, 7)).logits, expected)
 
 
+@rewinds
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_assisted_decoding_with_states(name):
     model, helper = build(DECODERS[name]), build(DECODERS[name], num_hidden_layers=1)

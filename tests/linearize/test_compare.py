@@ -10,6 +10,7 @@ import transformers
 
 from cosformer.cli import main
 from cosformer.linearize.compare import compare_embeddings, perplexities
+from cosformer.shipped import STDLIB_MODEL
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,15 @@ def test_the_command(llama, bert, text, tmp_path, capsys):
     assert main(["compare", bert, bert, "--text", str(text), "--lines", "40", "--json", str(out)]) == 0
     assert json.loads(out.read_text().splitlines()[-1])["scores"]["top-10"] == 1
     assert main(["compare", llama]) == 2
+
+
+def test_a_run_is_compared_by_its_best_weights(text, capsys):
+    options = ["--text", str(text), "--tokens", "256", "--contexts", "64"]
+    assert (
+        main(["compare", str(STDLIB_MODEL), *options]) == main(["compare", str(STDLIB_MODEL / "best"), *options]) == 0
+    )
+    run, folder = capsys.readouterr().out.splitlines()
+    assert run == folder and "perplexity at 64" in run
 
 
 def test_the_page_shows_the_committed_results(tmp_path):

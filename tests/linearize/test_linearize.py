@@ -193,12 +193,16 @@ def test_what_is_refused_is_refused_before_anything_is_written(llama, text, tmp_
         "3 attention layers": [llama, str(text), *short, "--keep", "4"],
         "layer 7": [llama, str(text), *short, "--keep", "1,7"],
         "multiple of the 8 channels": [llama, str(text), *short, "--features", "12"],
-        "known: cosformer, relu": [llama, str(text), "--attention", "reformer"],
     }
     for message, (source, words, *options) in cases.items():
         assert main(["linearize", source, str(out), "--text", words, *options]) == 2, message
         assert message in capsys.readouterr().err
         assert not out.exists(), message
+
+
+def test_an_unknown_attention_is_refused():
+    with pytest.raises(ValueError, match="attention='reformer'; known: cosformer, relu"):
+        Settings(attention="reformer")  # pyright: ignore[reportArgumentType]
 
 
 def test_another_folder_is_not_overwritten(llama, text, tmp_path):

@@ -89,7 +89,7 @@ def test_a_cache_can_be_copied_reset_and_continued(config, ids, relative):
     assert torch.equal(model(x[:, :5], past_key_values=other).logits, model(x[:, :5]).logits)
     picked = copy.deepcopy(cache)
     picked.batch_select_indices(torch.tensor([1]))
-    assert picked.batch_size == 1
+    assert picked.layers[0].batch_size == 1
     with pytest.raises(ValueError, match="cannot forget"):
         cache.crop(-1)
 

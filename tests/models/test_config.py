@@ -1,12 +1,16 @@
 """Values that do not go together are refused when the config is made."""
 
 import json
+import re
 
 import pytest
 import torch
 
 from cosformer.models.causal_lm import CosformerForCausalLM
+from cosformer.models.config import CosformerConfig
 from cosformer.models.transformer import CosformerModel
+
+CLASS_SETTINGS = ("model_type", "keys_to_ignore_at_inference", "attribute_map")
 
 
 @pytest.mark.parametrize(
@@ -69,3 +73,9 @@ def test_attention_matrices_in_the_config_are_refused_too(config, ids):
     made.output_attentions = True
     with pytest.raises(ValueError, match="no attention matrix"):
         CosformerModel(made)(ids(1, 4))
+
+
+def test_every_field_is_documented_by_a_line_of_its_own():
+    documented = re.findall(r"^    ([a-z_]+): \S", CosformerConfig.__doc__ or "", re.MULTILINE)
+    fields = [name for name in CosformerConfig.__annotations__ if name not in CLASS_SETTINGS]
+    assert sorted(documented) == sorted(fields)

@@ -8,6 +8,7 @@ import cosformer.hf  # noqa: F401
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
 from cosformer.models.transformer import CosformerModel
 from cosformer.nn.multihead import CrossAttention
+from versions import rewinds
 
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 STEPS = 500
@@ -72,6 +73,7 @@ def test_generation_equals_recomputing(mode, model, ids):
     assert len(set(texts[0][0].tolist())) > 2
 
 
+@rewinds
 def test_assisted_decoding(model, ids):
     made, given = model(), {name: value[:1] for name, value in source(ids).items()}
     greedy = made.generate(**given, **GREEDY)

@@ -9,6 +9,8 @@ from torch import Tensor
 from cosformer.hf import CosformerConfig, CosformerForCausalLM
 from cosformer.models.piecewise import backward_in_pieces, losses_in_pieces
 
+BOTH = {"short_convolution": 4, "output_gate": True}
+
 
 def model_of(**fields: Any) -> CosformerForCausalLM:
     torch.manual_seed(0)
@@ -21,7 +23,11 @@ def model_of(**fields: Any) -> CosformerForCausalLM:
     }
     dropout = {"hidden_dropout_prob": 0.0, "position_embedding_type": "sinusoidal"}
     config = CosformerConfig(**sizes | dropout | {"max_position_embeddings": 4096, "is_decoder": True} | fields)
-    return CosformerForCausalLM(config).double().train()
+    model = CosformerForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if "convolution" in name or "gate" in name:  # at first the one changes nothing, the other nearly all to zero
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model.double().train()
 
 
 def gradients(model: torch.nn.Module) -> Tensor:
@@ -33,8 +39,11 @@ def gradients(model: torch.nn.Module) -> Tensor:
 @pytest.mark.parametrize("piece", [1, 16, 50, 99, 100, 500])
 @pytest.mark.parametrize("attention", ["cosformer", "linear", "rotary_linear"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_pieces_give_the_loss_and_gradients_of_the_whole(attention: str, piece: int, padded: bool) -> None:
-    model = model_of(attention=attention)
+@pytest.mark.parametrize("fields", [{}, BOTH], ids=["plain", "convolution and gate"])
+def test_pieces_give_the_loss_and_gradients_of_the_whole(
+    attention: str, piece: int, padded: bool, fields: dict[str, Any]
+) -> None:
+    model = model_of(attention=attention, **fields)
     ids = torch.randint(0, 40, (2, 100))
     batch = {"input_ids": ids, "labels": ids.clone()}
     if padded:
@@ -52,9 +61,10 @@ def test_pieces_give_the_loss_and_gradients_of_the_whole(attention: str, piece: 
     assert torch.allclose(losses_in_pieces(model, batch, piece=piece), losses, rtol=0, atol=1e-6)
 
 
-def test_truncated_gradients_stop_at_the_borders() -> None:
+@pytest.mark.parametrize("fields", [{}, BOTH], ids=["plain", "convolution and gate"])
+def test_truncated_gradients_stop_at_the_borders(fields: dict[str, Any]) -> None:
     """The loss is that of the whole; the gradients are those of pieces that start from states without history."""
-    model = model_of()
+    model = model_of(**fields)
     ids = torch.randint(0, 40, (1, 60))
     batch = {"input_ids": ids, "labels": ids}
     whole = model(**batch).loss
@@ -103,6 +113,8 @@ def test_what_cannot_go_in_pieces_is_refused() -> None:
     ids = torch.randint(0, 40, (1, 20))
     with pytest.raises(ValueError, match="keeps every key instead of sums"):
         backward_in_pieces(model_of(attention="softmax"), {"input_ids": ids, "labels": ids}, piece=10)
+    with pytest.raises(ValueError, match="keeps every key instead of sums"):
+        backward_in_pieces(model_of(attention="softmax", **BOTH), {"input_ids": ids, "labels": ids}, piece=10)
     with pytest.raises(ValueError, match="piece=0; it must be at least 1"):
         backward_in_pieces(model_of(), {"input_ids": ids, "labels": ids}, piece=0)
     with pytest.raises(ValueError, match="not token_type_ids"):

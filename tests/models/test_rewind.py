@@ -1,12 +1,14 @@
 """States that take tokens back: crop, assisted and prompt-lookup decoding."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.state_cache import StateCache
+from versions import rewinds
 
 GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": 24}
 ATTENTIONS = ["cosformer", "softmax", "local", "rfa_gate_gaussian", ["cosformer", "softmax"]]
@@ -43,6 +45,7 @@ def test_crop_gives_the_state_before(attention, model, ids, relative):
         assert relative(swapped[0], whole[1, seen:]) < 1e-10
 
 
+@rewinds
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_assisted_and_lookup_decoding_write_the_greedy_text(attention, model, ids):
     target, x = model(attention), ids(1, 8)
@@ -56,6 +59,12 @@ def test_assisted_and_lookup_decoding_write_the_greedy_text(attention, model, id
         near.lm_head.weight.add_(torch.randn_like(near.lm_head.weight) * 0.05)
     for how in ({"assistant_model": helper}, {"assistant_model": near}, {"prompt_lookup_num_tokens": 4}):
         assert torch.equal(target.generate(x, **how, **GREEDY), greedy)
+
+
+def test_assisted_decoding_of_older_transformers_is_refused(model):
+    """Before 5.15 it asks for a cache of this kind, and would cut it to a length."""
+    with pytest.raises(ValueError, match=r"assisted decoding needs transformers 5\.15"):
+        model("cosformer")._prepare_cache_for_generation(SimpleNamespace(cache_implementation="dynamic_full"), {})
 
 
 def test_without_a_record_sums_cannot_be_cropped(model, ids):

@@ -17,6 +17,7 @@ from cosformer.hf import (
 from ranks import GROUPS, PAIRS, Ranks, results
 
 LENGTH, UPDATES = 48, 10
+CONVOLVED = " with convolution and gate"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,11 @@ def model_of(kind: str, **fields: Any) -> Any:
     decoder = kind != "masked"
     config = CosformerConfig(**sizes | {"max_position_embeddings": 64, "is_decoder": decoder} | fields)
     config.hidden_dropout_prob = 0.0
-    return (CosformerForCausalLM if decoder else CosformerForMaskedLM)(config)
+    model = (CosformerForCausalLM if decoder else CosformerForMaskedLM)(config)
+    for name, parameter in model.named_parameters():
+        if "convolution" in name:  # which starts as the identity
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model
 
 
 def batch_of(kind: str) -> dict[str, Tensor]:
@@ -60,6 +65,7 @@ def trained(kind: str, fields: dict[str, Any], lengths: tuple[int, ...], copies:
     """The losses of ten updates and the last weights. With ``copies`` 2 every other rank pair has half of the rows."""
     import torch.distributed as dist
 
+    kind = kind.removesuffix(CONVOLVED)
     model = model_of(kind, **fields).double()
     if kind == "checkpointed":
         model.gradient_checkpointing_enable()
@@ -101,6 +107,8 @@ KINDS = {
     "checkpointed": {},
     "grouped": {"num_key_value_heads": 2},
 }
+_BOTH = {"short_convolution": 4, "output_gate": True}
+KINDS |= {kind + CONVOLVED: KINDS[kind] | _BOTH for kind in ("padded", "masked", "packed", "checkpointed")}
 SHARDS = {"two": (24, 24), "uneven": (5, 43), "four": (12, 12, 12, 12), "an empty one": (20, 0, 1, 27)}
 
 
@@ -122,6 +130,29 @@ def assert_trained_alike(ranks: Ranks, kind: str, lengths: tuple[int, ...], copi
         assert found == pytest.approx(losses, abs=1e-5)
         assert float((last - weights).abs().max()) < 1e-10
     assert losses[-1] < losses[0] - 0.1  # it has learned something, so a wrong gradient would show
+
+
+def logits(kind: str, lengths: tuple[int, ...]) -> Tensor:
+    """In a child or at home: the logits of this rank's shard, in float64."""
+    import torch.distributed as dist
+
+    batch: dict[str, Any] = batch_of(kind)
+    batch.pop("labels")
+    if len(lengths) > 1:
+        rank, ends = dist.get_rank(), [0, *itertools.accumulate(lengths)]
+        batch = {k: x if k.startswith("cu_") else x[:, ends[rank] : ends[rank + 1]] for k, x in batch.items()}
+        batch["sequence_group"] = GROUPS[len(lengths)]
+    with torch.no_grad():
+        return model_of(kind, **_BOTH).double().eval()(**batch).logits
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize("kind", ["plain", "padded", "masked", "packed"])
+def test_logits_with_convolution_and_gate_are_those_of_the_whole(ranks: Ranks, kind: str, shards: str) -> None:
+    lengths, whole = SHARDS[shards], logits(kind, (LENGTH,))
+    found = torch.cat(results(ranks(logits, kind, lengths, ranks=len(lengths))), 1)
+    keep = batch_of(kind).get("attention_mask", torch.ones(whole.shape[:2])).bool()
+    assert float((found - whole)[keep].abs().max()) < 1e-12
 
 
 def refused(attention: str, length: int, arguments: dict[str, Any]) -> Tensor:

@@ -11,6 +11,7 @@ from cosformer.attention import ATTENTIONS, attention_class
 from cosformer.models.embeddings import positions_from_mask, sinusoids
 from cosformer.models.state_cache import StateCache
 from cosformer.models.transformer import CosformerModel
+from versions import traces
 
 TRAITS = {name: attention_class(name).traits for name in ATTENTIONS}
 EVERY = [(name, False) for name in ATTENTIONS if TRAITS[name].bidirectional]
@@ -166,6 +167,7 @@ def test_hidden_states_and_tuples(config, ids):
         model(ids(1, 5), output_attentions=True)
 
 
+@traces
 @pytest.mark.slow
 def test_compiled_model_equals_eager(config, ids, relative):
     model = CosformerModel(config(is_decoder=True, hidden_dropout_prob=0.0)).train()

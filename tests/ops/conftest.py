@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from cosformer.ops import linear_attention
 from cosformer.ops.backends import available_backends
 from cosformer.ops.native.library import INSTRUCTION_SETS, loaded
 
@@ -141,5 +142,53 @@ def close_with_gradients(dtype):
             strict=True,
         ):
             assert_equal(got, want, limit)
+
+    return check
+
+
+def write_out_linear(q, k, v, *, causal, relu, key_mask, past):
+    """Attention by plain features over the keys of ``past`` and the new ones, as its N x S matrix in float64."""
+    q, k, v = (torch.cat([a, b], dim=2).double() for a, b in zip(past, (q, k, v), strict=True))
+    seen = torch.cat([torch.ones(*key_mask.shape[:1], past[1].shape[2], dtype=torch.bool), key_mask], dim=1)
+    fq, fk = (q.relu(), k.relu()) if relu else (q, k)
+    scores = torch.where(seen[:, None, None, :], fq @ fk.mT, 0)
+    scores = scores.tril() if causal else scores
+    out = torch.where(seen[:, None, None, :], scores, 0) @ v / scores.sum(-1, keepdim=True).clamp_min(1e-6)
+    return out[:, :, past[1].shape[2] :]
+
+
+@pytest.fixture
+def check_masked_features():
+    """A masked call without angles against the matrix: outputs, and gradients that are zero where a key is masked.
+
+    Without a ReLU the features are positive (exp), and with or without it the loss has a term in the returned state: behind
+    a ReLU, or without a gradient of the state, a mask that a backward pass lacks can go unseen.
+    """
+
+    def check(backend, *, causal, relu, with_state, dtype):
+        limit = 1e-12 if dtype == torch.float64 else SINGLE
+        past = [x.detach() for x in make(2, 2, 2, 70, 70, 6, 5, dtype=dtype, seed=1)] if with_state else None
+        empty = [torch.zeros(2, 2, 0, c, dtype=dtype) for c in (6, 6, 5)]
+        leaves = make(2, 2, 2, 150, 150, 6, 5, dtype=dtype)
+        if not relu:  # positive features, so that no row sum is near zero
+            past = past and [x.exp() if i < 2 else x for i, x in enumerate(past)]
+            leaves = [(x.detach().exp() if i < 2 else x.detach()).requires_grad_() for i, x in enumerate(leaves)]
+        mask = torch.rand(2, 150) > 0.4
+        mask[1, :80] = False
+        options = {"causal": causal, "relu": relu, "backend": backend}
+        state = linear_attention(*past, **options, return_state=True)[1] if past else None
+        out, after = linear_attention(*leaves, key_mask=mask, state=state, return_state=True, **options)
+        expected = write_out_linear(*leaves, causal=causal, relu=relu, key_mask=mask, past=past or empty)
+        assert_equal(out, expected, limit)
+        kept = mask[:, None, :, None]
+        keys = torch.where(kept, leaves[1].relu() if relu else leaves[1], 0).double()
+        sums = keys.mT @ torch.where(kept, leaves[2], 0).double()
+        weights = [torch.randn(x.shape, dtype=torch.float64) for x in (out, after.kv)]
+        got = (out * weights[0]).sum() + (after.kv * weights[1]).sum() + after.z.sum()
+        want = (expected * weights[0]).sum() + (sums * weights[1]).sum() + keys.sum()
+        grads = torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves)
+        for actual, exact in zip(*grads, strict=True):
+            assert_equal(actual, exact, limit)
+        assert not any(g[~kept.expand_as(g)].any() for g in grads[0][1:])
 
     return check

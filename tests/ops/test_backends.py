@@ -69,6 +69,14 @@ def test_key_mask(definition, tensors, close_with_gradients, causal, batch, back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_masked_keys_without_angles(check_masked_features, causal, relu, with_state, backend, dtype):
+    check_masked_features(backend, causal=causal, relu=relu, with_state=with_state, dtype=dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_on_either_side_changes_nothing_for_real_tokens(tensors, close, causal, backend):
     q, k, v = tensors(1, 2, 2, 200, 200, 6, 6, grad=False)

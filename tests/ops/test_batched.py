@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from cosformer import cosformer_attention
 from cosformer.ops import batched, linear_attention
 from cosformer.ops.spec import AttentionSpec
+from versions import traces
 
 # operations that only describe memory, or hand it out
 FREE = {
@@ -177,6 +178,7 @@ class Layer(torch.nn.Module):
         return cosformer_attention(q, k, v, causal=self.causal, max_len=1024, backend="batched").flatten(2)
 
 
+@traces
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_layer_compiles_to_one_graph_and_exports(causal):
     torch._dynamo.reset()

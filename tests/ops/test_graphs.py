@@ -9,7 +9,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import cosformer
 from cosformer import LinearState, cosformer_attention
+from cosformer.ops import dispatch
 from cosformer.ops.backends import available_backends
+from versions import traces
 
 PACKAGE = Path(cosformer.__file__).parent
 
@@ -26,6 +28,7 @@ def graphs(counter):
     return sum(any(node.op == "call_function" for node in graph.graph.nodes) for graph in counter.graphs)
 
 
+@traces
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", [b for b in available_backends() if b != "dense"])
 def test_compiles_to_one_graph_for_all_lengths(causal, backend):
@@ -48,6 +51,7 @@ def test_compiles_to_one_graph_for_all_lengths(causal, backend):
     assert graphs(counter) == 1
 
 
+@traces
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_dense_form_costs_one_more_graph(dtype):
     counter = CompileCounterWithBackend("eager")
@@ -63,6 +67,7 @@ def test_the_dense_form_costs_one_more_graph(dtype):
     assert graphs(counter) <= 2
 
 
+@traces
 @pytest.mark.parametrize("causal", [False, True])
 def test_inductor_gives_the_same_numbers(causal):
     f = torch.compile(lambda q, k, v: cosformer_attention(q, k, v, causal=causal, max_len=512), fullgraph=True)
@@ -73,6 +78,7 @@ def test_inductor_gives_the_same_numbers(causal):
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*grads, strict=True))
 
 
+@traces
 def test_a_thousand_compiled_steps_compile_at_most_twice():
     counter = CompileCounterWithBackend("eager")
 
@@ -100,6 +106,7 @@ class Attention(torch.nn.Module):
         return cosformer_attention(q, k, v, causal=self.causal, max_len=2048)
 
 
+@traces
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("example", [100, 400])
 @pytest.mark.parametrize("causal", [False, True])
@@ -136,6 +143,7 @@ def run_onnx(module, example, path, dynamic_shapes=None):
     return call
 
 
+@traces
 def test_onnx_of_the_non_causal_form(tmp_path):
     length = torch.export.Dim("length", min=300, max=2048)
     example = tuple(torch.randn(1, 2, 400, 8) for _ in range(3))
@@ -145,6 +153,7 @@ def test_onnx_of_the_non_causal_form(tmp_path):
         assert torch.allclose(call(*x)[0], cosformer_attention(*x, max_len=2048), atol=1e-5)
 
 
+@traces
 def test_onnx_of_the_one_token_step(tmp_path):
     q, k, v = (torch.randn(1, 2, 20, 8) for _ in range(3))
     _, state = cosformer_attention(
@@ -240,6 +249,7 @@ def test_jit_trace_sees_the_kernel(causal, n):
     assert torch.allclose(traced(other), attend(other), atol=1e-5)
 
 
+@traces
 @pytest.mark.parametrize("backend", [b for b in available_backends() if b != "dense"])
 def test_compiled_packed_calls_look_at_the_bounds(backend):
     q, k, v = (torch.randn(1, 2, 300, 8) for _ in range(3))
@@ -255,3 +265,21 @@ def test_compiled_packed_calls_look_at_the_bounds(backend):
             compiled(torch.tensor(bad))
     with pytest.raises(ValueError, match="180 tokens exceeds max_len=150"):
         compiled(good, 150)
+
+
+def test_older_compilers_are_refused_by_the_version_they_need(monkeypatch):
+    monkeypatch.setattr(dispatch, "traceable", False)
+    x = torch.randn(1, 2, 300, 8)
+
+    class Attention(torch.nn.Module):
+        def forward(self, x):
+            return cosformer_attention(x, x, x, causal=True, max_len=300)
+
+    module = Attention()
+    assert module(x).shape == x.shape
+    for fullgraph in (False, True):
+        with pytest.raises(Exception, match=r"need torch 2\.12 or later, and this is"):
+            torch.compile(module, backend="eager", fullgraph=fullgraph)(x)
+    for strict in (False, True):
+        with pytest.raises(Exception, match=r"need torch 2\.12 or later, and this is"):
+            torch.export.export(module, (x,), strict=strict)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosformer import LinearState, cosformer_attention
 from cosformer.ops import native
+from versions import traces
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
 
@@ -85,6 +86,7 @@ def test_sums_put_in_the_place_of_others_are_looked_at(known):
         step(q, k, v, state)
 
 
+@traces
 def test_compiled_steps_take_the_states_of_others(known):
     q, k, v, state = known
     compiled = torch.compile(lambda q, k, v, state: step(q, k, v, state), fullgraph=True, backend="eager")

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosformer import cosformer_attention
 from ranks import GROUPS, Ranks, results
+from versions import traces
 
 LIMITS = {torch.float32: 1e-6, torch.float64: 1e-12}  # of the largest entry
 
@@ -204,6 +205,7 @@ def compiled() -> tuple[float, bool]:
     return float(difference), any("all_gather" in graph for graph in graphs)
 
 
+@traces
 def test_a_compiler_sees_the_collective(ranks: Ranks) -> None:
     for difference, seen in results(ranks(compiled, ranks=2, timeout=300)):
         assert difference < 1e-6 and seen

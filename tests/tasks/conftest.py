@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -47,9 +48,10 @@ def make() -> Callable[..., Task]:
         eval_rows: int | None = None,
         full_test: bool = False,
         masked: float = 0.15,
+        long: Literal["refuse", "cut", "windows"] = "refuse",
         **options,
     ) -> Task:
-        data = DataConfig(name, options, length, eval_rows, full_test, masked)
+        data = DataConfig(name, options, length, eval_rows, full_test, masked, long)
         return build_task(Experiment("test", task, data, TINY, TrainConfig(steps=1, batch=2, lr=0.1, seed=seed)))
 
     return made

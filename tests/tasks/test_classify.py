@@ -1,9 +1,11 @@
 """Classification of sequences and of pairs of documents: padding, scores, the majority class, mistakes."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from cosformer.experiment import ModelConfig
 from cosformer.tasks.base import Task
+from cosformer.tasks.classify import windows
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
 TEXT = ModelConfig("lra_text", **SIZES, fields={"head_dim": 8, "classifier_sizes": [16]})
@@ -185,3 +188,41 @@ def test_rows_to_score_are_spread_over_a_split_that_is_sorted_by_class(make: Cal
     assert task.eval_size("valid") == 4 and task.baseline("valid").score == 1 / 2
     assert task.eval_batch("valid", 0, 4)["labels"].tolist() == [0, 0, 1, 1]
     assert task.eval_batch("valid", 1, 3)["labels"].tolist() == [0, 1]
+
+
+def test_windows_cover_a_long_document_and_overlap() -> None:
+    tokens = np.array([257, *range(1, 41), 258])
+    found = windows(tokens, 12, (257, 258))
+    assert all(len(w) == 12 and w[0] == 257 and w[-1] == 258 for w in found)
+    assert {int(t) for w in found for t in w[1:-1]} == set(range(1, 41))
+    assert all(len(set(a[1:-1]) & set(b[1:-1])) >= 2 for a, b in itertools.pairwise(found)), "by a quarter of 10 tokens"
+    assert (
+        windows(tokens, 42, (257, 258))[0] is tokens
+        and [len(w) for w in windows(tokens[1:-1], 12, (257, 258))] == [12] * 5
+    )
+    drawn = {int(windows(tokens, 12, (257, 258), np.random.default_rng(i))[0][1]) for i in range(200)}
+    assert drawn == set(range(1, 32)), "every stretch can be drawn"
+    with pytest.raises(ValueError, match="length=2 leaves no room"):
+        windows(tokens, 2, (257, 258))
+
+
+@pytest.mark.parametrize("long", ["cut", "windows"])
+def test_long_documents_are_scored_by_all_their_windows(long: str, make, tmp_path: Path) -> None:
+    """A model that says ``good`` where it sees a g: hidden behind the cut it is found by a window alone."""
+    rows = [f"{'x' * 60}{'g' if i % 2 else 'b'}{'x' * 60},{('bad', 'good')[i % 2]}" for i in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    task = make("classify", "table", length=40, long=long, path=str(tmp_path / "a.csv"))
+
+    def model(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
+        assert input_ids.shape[1] <= 40
+        seen = (input_ids == ord("g") + 1).any(1).float() * 9
+        return SimpleNamespace(logits=torch.stack([torch.ones_like(seen), seen], dim=1))
+
+    size = task.eval_size("valid")
+    whole = task.sums(model, task.eval_batch("valid", 0, size))
+    parts = [task.sums(model, task.eval_batch("valid", i, i + 1)) for i in range(size)]
+    assert whole["rows"] == size and whole["nats"] == pytest.approx(sum(p["nats"] for p in parts))
+    assert whole["hits"] == {"cut": size / 2, "windows": size}[long]
+    assert len(task.train_row(0, 0)["tokens"]) == 40
+    same = [np.array_equal(task.train_row(0, 0)["tokens"], task.train_row(0, epoch)["tokens"]) for epoch in range(20)]
+    assert all(same) == (long == "cut"), "windows are drawn anew in every epoch"

@@ -19,15 +19,19 @@ def test_every_task_is_in_its_table() -> None:
     found = {}
     for path in Path(cosformer.tasks.__file__).parent.glob("*.py"):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & {"Task", "Classify"}:
+            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & {
+                "Task",
+                "Classify",
+                "Match",
+            }:
                 found[path.stem] = node.name
     assert found == {name: attribute for name, (_, attribute, _) in TASKS.items()}
     for name in TASKS:
         kind = task_class(name)
-        assert issubclass(kind, Task) and kind.name == name and kind.score in ("loss", "accuracy")
-        assert kind.higher_is_better == (kind.score == "accuracy")
-    with pytest.raises(ValueError, match="unknown task 'seq2seq'; known: lm, mlm, classify, recall, match"):
-        task_class("seq2seq")
+        assert issubclass(kind, Task) and kind.name == name and kind.score in ("loss", "mae", "accuracy", "f1")
+        assert kind.higher_is_better == (kind.score in ("accuracy", "f1"))
+    with pytest.raises(ValueError, match="unknown task 'zzz'; known: lm, mlm, classify, recall, regress"):
+        task_class("zzz")
 
 
 def test_the_table_alone_loads_nothing_heavy() -> None:

@@ -243,11 +243,11 @@ def test_sharded_weights_are_scored_as_they_are_and_the_result_says_so(small, tm
         engine.is_fsdp_enabled = True
         return finish(engine, task, record)
 
-    def sharded_keep(self):
+    def sharded_keep(self, score):
         (self.run / "best.new").mkdir()  # as a killed process leaves it
         (self.run / "best.new" / "stale").touch()
         self.is_fsdp_enabled = True
-        keep(self)
+        keep(self, score)
         self.is_fsdp_enabled = False
 
     monkeypatch.setattr(runs, "_finish", sharded_finish)

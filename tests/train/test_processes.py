@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cosformer.experiment import Experiment
-from cosformer.lab.paper.queue import launcher
 from cosformer.train import evaluate_run, mesh, resume, train
 from cosformer.train.arguments import arguments
+from studies.cosformer2022.queue import launcher
 
 WORKER = """
 import json, os, sys
@@ -144,7 +144,8 @@ def test_rows_over_four_processes(ten, tmp_path, metric_lines) -> None:
 def test_rows_over_two_processes_and_a_rank_that_dies(small, tmp_path, metric_lines) -> None:
     """With dropout: killed and resumed is, to the bit, the run that was never stopped. A masked language model too."""
     options = {"steps": 10, "log_every": 1, "eval_every": 5, "save_every": 5, "data": {"length": 62, "eval_rows": 6}}
-    dropped, masked = small(**options), small(**options, task="mlm", model={"dropout": 0.0})
+    both = {"short_convolution": 4, "output_gate": True}
+    dropped, masked = small(**options, model=both), small(**options, task="mlm", model=both | {"dropout": 0.0})
     jobs = [job(dropped, tmp_path / "whole", 2), job(masked, tmp_path / "mlm", 2)]
     jobs.append(job(dropped, tmp_path / "killed", 2, dies=7))
     torchrun(tmp_path, 2, jobs, fails=True)  # the last job's second process is gone, and the first stops too
@@ -158,7 +159,9 @@ def test_rows_over_two_processes_and_a_rank_that_dies(small, tmp_path, metric_li
 
 
 @pytest.mark.parametrize("piece", [16, 62])
-def test_rows_in_pieces(ten, tmp_path, metric_lines, piece) -> None:
+@pytest.mark.parametrize("model", [{}, {"short_convolution": 4, "output_gate": True}], ids=["plain", "convolution"])
+def test_rows_in_pieces(ten, tmp_path, metric_lines, piece, model) -> None:
+    ten = dataclasses.replace(ten, model=dataclasses.replace(ten.model, **model))
     train(ten, tmp_path / "one", quiet=True)
     train(with_train(ten, piece=piece), tmp_path / "pieces", quiet=True)
     assert_same(metric_lines(tmp_path / "one"), metric_lines(tmp_path / "pieces"))

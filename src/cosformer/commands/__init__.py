@@ -1,6 +1,21 @@
-"""The subcommands, one file each, and the numbers that several of them take as options."""
+"""The subcommands, one file each, and what several of them read from the command line."""
 
 import argparse
+from pathlib import Path
+
+from cosformer.experiment import EXPERIMENT_FILE
+from cosformer.suggest import check_model_path
+
+
+def model_folder(name: str) -> str:
+    """Where transformers finds the model ``name``: a run's best weights, or ``name`` itself (a folder or a hub name)."""
+    check_model_path(name)
+    if not (Path(name) / EXPERIMENT_FILE).is_file():
+        return name
+    best = Path(name) / "best"
+    if not (best / "config.json").is_file():
+        raise FileNotFoundError(f"the run {name} has no best weights yet; continue it with `cosformer resume {name}`")
+    return str(best)
 
 
 def positive(text: str) -> int:

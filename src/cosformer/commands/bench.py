@@ -1,4 +1,4 @@
-"""``cosformer bench``: the options of every benchmark. What each does is in its module of ``cosformer.lab.bench``."""
+"""``cosformer bench``: the options of every benchmark. What each does is in its module of ``cosformer.bench``."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cosformer.commands import numbers, positive
 
 # of the results, not of the numbers
-_OUTPUT = ("command", "bench", "quick", "json", "resume", "read", "markdown", "into", "compare", "tolerance")
+_OUTPUT = ("command", "package", "bench", "quick", "json", "resume", "read", "markdown", "into", "compare", "tolerance")
 
 
 class Option(NamedTuple):
@@ -30,9 +30,13 @@ class Bench(NamedTuple):
     quick: str = ""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(
+    parser: argparse.ArgumentParser, table: dict[str, Bench] | None = None, package: str = "cosformer.bench"
+) -> None:
+    """``table``: other benchmarks than the library's, whose modules are in ``package``."""
+    parser.set_defaults(package=package)
     benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK", required=True)
-    for name, bench in BENCHES.items():
+    for name, bench in (table or BENCHES).items():
         add = benches.add_parser(name, help=bench.summary, description=bench.description).add_argument
         for option, (text, kind, metavar) in bench.options.items():
             value = {"action": "store_true", "default": None} if kind is bool else {"type": kind, "metavar": metavar}
@@ -50,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cosformer.lab.bench import runner
-    from cosformer.lab.records import read_results
+    from cosformer.bench import runner
+    from cosformer.report.records import read_results
 
     if args.tolerance < 1:
         raise ValueError(f"--tolerance {args.tolerance}: a factor of at least 1")
@@ -67,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace) -> Any:
+    from cosformer.bench import runner
     from cosformer.commands.check import usable_device
-    from cosformer.lab.bench import runner
 
     given = {name: value for name, value in vars(args).items() if name not in _OUTPUT and value is not None}
     name, resume = args.bench, getattr(args, "resume", False)
@@ -84,15 +88,16 @@ def _measure(args: argparse.Namespace) -> Any:
         usable_device(args.device)
     elif resume:
         raise ValueError("--resume continues a run of --attentions; the operator's is short: run it again")
-    words = ["bench", args.bench]
+    own = args.package == "cosformer.bench"
+    program, words = ("cosformer", ["bench", args.bench]) if own else (f"python -m {args.package}", [args.bench])
     for option, value in given.items():
         words += [f"--{option.replace('_', '-')}", *([] if value is True else [_word(value)])]
     quick = {}
     if getattr(args, "quick", False):
         words.append("--quick")
-        quick = import_module(f"cosformer.lab.bench.{name}").QUICK
+        quick = import_module(f"{args.package}.{name}").QUICK
     save = Path(args.json) if args.json not in (None, "-") else None
-    return runner.measure(name, quick | given, words, save=save, resume=resume)
+    return runner.measure(f"{args.package}.{name}", quick | given, words, program=program, save=save, resume=resume)
 
 
 def _word(value: Any) -> str:
@@ -101,16 +106,16 @@ def _word(value: Any) -> str:
     return value.name if isinstance(value, Path) else str(value) or "''"
 
 
-def _some_numbers(text: str) -> tuple[int, ...]:
+def some_numbers(text: str) -> tuple[int, ...]:
     return numbers(text) if text else ()
 
 
-def _lengths(text: str, kind: Callable[[str], tuple[int, ...]] = numbers) -> Option:
+def lengths(text: str, kind: Callable[[str], tuple[int, ...]] = numbers) -> Option:
     return Option(text, kind, "N,N,...")
 
 
-_LIMIT = "of one model's step; above it the step is left out (default: 70 %% of what is free)"
-_QUIET = "The contestants take turns; run it on a quiet machine."
+LIMIT = "of one model's step; above it the step is left out (default: 70 %% of what is free)"
+QUIET = "The contestants take turns; run it on a quiet machine."
 BENCHES: dict[str, Bench] = {
     "attention": Bench(
         "the operator against torch's attention; the zoo against the length",
@@ -118,7 +123,7 @@ BENCHES: dict[str, Bench] = {
         "sequence, 8 heads of 64 channels. Run it on a quiet machine.",
         9,
         {
-            "--lengths": _lengths("default: 1 to 16,384; with --attentions 1,024 to 8,192"),
+            "--lengths": lengths("default: 1 to 16,384; with --attentions 1,024 to 8,192"),
             "--attentions": Option(
                 "measure these of the zoo instead, time and memory by length", metavar="NAME,...|all"
             ),
@@ -128,30 +133,6 @@ BENCHES: dict[str, Bench] = {
         },
         "fewer lengths and repeats: a minute instead of several",
     ),
-    "peers": Bench(
-        "each attention against the independent package of the same method",
-        "Forward pass at 4,096 tokens, 8 heads of 64 channels, float32: time of ours over time of the package's; below 1 ours is "
-        f"faster. Where the package brings projections, ours has them too. {_QUIET}",
-        7,
-        {},
-    ),
-    "native": Bench(
-        "the compiled kernels against the machine's limit",
-        "Times of the kernels in multiples of the time that matrix products of as many operations take, by shape; bfloat16 "
-        f"against float32; one token. {_QUIET}",
-        15,
-        {"--lengths": _lengths("default: 4096,16384")},
-        "the shorter length and 5 repeats",
-    ),
-    "data": Bench(
-        "generators and preparation",
-        "Generators on all cores, in rows per second; BPE preparation as a share of the tokenizers library's rate.",
-        5,
-        {
-            "--text": Option("text for the BPE part (default: the Python library's sources)", Path, "FILE"),
-            "--tokenizer": Option("a tokenizer's files (default: a BPE of 8000 is learnt)", Path, "FOLDER"),
-        },
-    ),
     "generate": Bench(
         "time and memory a token, with a state and with a key-value cache",
         "Milliseconds and state bytes per generated token by context length, in one model of 2 layers of width 512 with 8 heads "
@@ -159,7 +140,7 @@ BENCHES: dict[str, Bench] = {
         "own step loop in a small model. Needs cosformer[hf].",
         9,
         {
-            "--lengths": _lengths("default: 1024,4096,16384,65536; '' for none", _some_numbers),
+            "--lengths": lengths("default: 1024,4096,16384,65536; '' for none", some_numbers),
             "--tokens": Option("length of the run of the step loop (default: 100,000; 0: none)", int),
         },
         "short lengths and a short run: seconds",
@@ -167,41 +148,30 @@ BENCHES: dict[str, Bench] = {
     "decode": Bench(
         "a token of a linearized model at growing contexts, against the model it was made of",
         "Milliseconds of one token and megabytes of the cache behind a filled context (random numbers, no prefill), float32, one "
-        f"sequence. Past the length that a model was made for it is timed, not meant to be used. {_QUIET} Needs cosformer[hf].",
+        f"sequence. Past the length that a model was made for it is timed, not meant to be used. {QUIET} Needs cosformer[hf].",
         9,
         {
             "--source": Option("the original, a language model", metavar="DIR"),
             "--models": Option("linearized models made of it", metavar="DIR,DIR,..."),
-            "--lengths": _lengths("default: 1024,8192,65536"),
+            "--lengths": lengths("default: 1024,8192,65536"),
         },
     ),
     "train": Bench(
         "tokens per second of each attention in a small language model; the engine",
         "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
         "dropout, against the same model with torch's softmax attention; each timed update follows an untimed one of the same "
-        f"model. {_QUIET} Needs cosformer[hf].",
+        f"model. {QUIET} Needs cosformer[hf].",
         5,
         {
             "--attentions": Option("besides softmax (default: cosformer)", metavar="NAME,...|all"),
             "--backends": Option("cosFormer also on these (default: chunked; '': none)", metavar="NAME,..."),
-            "--lengths": _lengths("default: 512,2048,8192"),
+            "--lengths": lengths("default: 512,2048,8192"),
             "--width": Option("default: 256", numbers, "C,C,..."),
             "--tokens": Option("of a batch (default: 16,384)", positive),
             "--engine-steps": Option("to time the engine by (default: 30; 0: do not)", int),
-            "--memory-limit": Option(_LIMIT, float, "GB"),
+            "--memory-limit": Option(LIMIT, float, "GB"),
         },
         "short lengths, small batches, three repeats",
-    ),
-    "jax": Bench(
-        "the JAX operator beside torch's kernels and JAX's softmax attention",
-        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
-        f"one sequence, 8 heads of 64 channels; and its memory by length. {_QUIET} Needs cosformer[jax].",
-        5,
-        {
-            "--lengths": _lengths("default: 1024,4096,16384; '' for none", _some_numbers),
-            "--memory-lengths": _lengths("to measure memory at (default: 16384,65536; '' for none)", _some_numbers),
-        },
-        "one length, three repeats",
     ),
     "long": Bench(
         "a training step against the length, to a million tokens: whole, in pieces, over two processes",
@@ -211,28 +181,12 @@ BENCHES: dict[str, Bench] = {
         "process, two processes with half of the threads each. Run it on a quiet machine. Needs cosformer[hf].",
         3,
         {
-            "--lengths": _lengths("default: 16384,65536,262144,1048576"),
+            "--lengths": lengths("default: 16384,65536,262144,1048576"),
             "--piece": Option("tokens of a piece (default: 16,384)", positive),
             "--whole-up-to": Option("longest sequence in one go on one process (default: 262,144)", positive, "N"),
             "--memory-only": Option("one step of each and no timing: also on a busy machine", bool),
             "--softmax-up-to": Option("longest for softmax attention (default: 65,536)", positive, "N"),
         },
         "short lengths, one repeat",
-    ),
-    "text": Bench(
-        "the paper's table 5: speed and memory on byte-level text, by attention and length",
-        "Steps per second and peak memory of the Long-Range Arena's text model (4 layers, 4 heads; no dropout) on random bytes "
-        "of full length, beside the paper's, both as multiples of the Transformer's. Ours is torch's fused softmax attention, "
-        f"which needs no N x N matrix. {_QUIET} Needs cosformer[hf].",
-        5,
-        {
-            "--attentions": Option("default: those of the paper's table 5", metavar="NAME,...|all"),
-            "--lengths": _lengths("default: 1000,2000,3000,4000"),
-            "--batch": Option("sequences (default: 2; the paper's is 32)", positive),
-            "--width": Option("default: 256", positive),
-            "--device": Option("cpu or cuda (default: cpu)"),
-            "--memory-limit": Option(_LIMIT, float, "GB"),
-        },
-        "short lengths, three repeats",
     ),
 }

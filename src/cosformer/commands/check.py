@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     device = usable_device(args.device)
-    from cosformer.lab.bench import exactness
+    from cosformer.bench import exactness
 
     terminal.status("measuring every form against the definition ...")
     findings = list(exactness.measure(device))

@@ -4,14 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
+from cosformer.commands import model_folder
 from cosformer.extras import require
 from cosformer.json_files import read_lines
-from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("models", metavar="MODEL", nargs="*", help="the original first, then models made of it")
+    add("models", metavar="MODEL", nargs="*", help="runs, saved models or Hugging Face names, the original first")
     add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
     add("--tokens", type=int, default=32_768, help="of language models: tokens of it (default: 32768)")
     add("--contexts", type=int, nargs="+", default=[1024], help="of language models: row lengths (default: 1024)")
@@ -29,13 +29,12 @@ def run(args: argparse.Namespace) -> int:
         return _show(args.read, args.into)
     if args.into or not args.models or not args.text:
         raise ValueError("give models and --text to measure; --into goes with --read")
-    for model in args.models:
-        check_model_path(model)
+    models = [model_folder(model) for model in args.models]
     require("hf", "transformers")
     from cosformer.linearize.compare import compare_models
 
     sizes = {name: getattr(args, name) for name in ("tokens", "contexts", "continue_after", "lines", "length", "dtype")}
-    for found in compare_models(args.models, args.text, **sizes):
+    for found in compare_models(models, args.text, **sizes):
         scores = ", ".join(f"{name} {value:.4g}" for name, value in found["scores"].items())
         print(f"{found['model']}: {scores}", flush=True)
         if "text" in found:
@@ -47,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(results: Path, into: Path | None) -> int:
-    from cosformer.lab.render.linearized import linearized_tables
-    from cosformer.lab.render.table import insert_into
+    from cosformer.report.linearized import linearized_tables
+    from cosformer.report.table import insert_into
 
     lines, problems = read_lines(results)
     if problems:

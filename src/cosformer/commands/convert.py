@@ -3,13 +3,13 @@
 import argparse
 from pathlib import Path
 
+from cosformer.commands import model_folder
 from cosformer.extras import require
-from cosformer.suggest import check_model_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("source", metavar="SOURCE", help="a directory with a saved model, or a name on the Hugging Face hub")
+    add("source", metavar="SOURCE", help="a run's folder, a saved model's folder, or a Hugging Face name")
     add("out", metavar="OUT", type=Path, help="where to write the converted model (new or empty)")
     add(
         "--attention",
@@ -20,11 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    check_model_path(args.source)
+    source = model_folder(args.source)
     require("hf", "transformers")
     from cosformer.hf import convert
 
-    for note in convert(args.source, args.out, attention=args.attention, max_len=args.max_len):
+    for note in convert(source, args.out, attention=args.attention, max_len=args.max_len):
         print(note)
     print(f"written to {args.out}")
     return 0

@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import json
 import math
 import sys
 from collections import Counter
@@ -10,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cosformer.commands.options import free_value
 from cosformer.data import DATASETS, dataset_function, load_dataset
 
 if TYPE_CHECKING:
@@ -72,10 +72,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         name, equals, value = entry.partition("=")
         if not equals:
             raise ValueError(f"--set {entry!r}: wanted OPTION=VALUE")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
+        options[name] = free_value(value)
     if args.path is not None:
         options["path"] = str(args.path)
     return options

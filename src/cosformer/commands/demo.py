@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
     if not exact:
         print("Some forms are not exact on this machine: `cosformer check` shows which; please report its output.")
         return 1
-    print("Next: `cosformer reproduce ledger --dry-run` for the paper's claims, README.md has code to start with.")
+    print(
+        "Next: `python -m studies.cosformer2022 ledger --dry-run` for the paper's claims, README.md has code to start with."
+    )
     return 0
 
 
@@ -98,8 +100,8 @@ def _head(number: int, question: str, text: str) -> None:
 
 
 def _show_exactness(results: Path) -> bool:
+    from cosformer.bench import exactness
     from cosformer.commands.check import verdict, versions
-    from cosformer.lab.bench import exactness
 
     _head(1, "Is it exact?", "Every form against the definition, outputs and gradients.")
     findings = []
@@ -119,10 +121,10 @@ def _show_exactness(results: Path) -> bool:
 
 def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
+    from cosformer.bench.attention import forward
     from cosformer.extras import MissingExtra
-    from cosformer.lab.bench.attention import forward
-    from cosformer.lab.records import Results
-    from cosformer.lab.render.result_figures import operator_times
+    from cosformer.report.records import Results
+    from cosformer.report.result_figures import operator_times
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
     found, lines, times = [], [], []
@@ -153,7 +155,7 @@ def _show_speed(results: Path, threads: int) -> None:
 
 def _peak(kind: str, n: int, threads: int) -> int | None:
     """Peak bytes above the inputs; None: not run, or not measured on this system."""
-    from cosformer.lab.bench.measure import in_fresh_process
+    from cosformer.bench.measure import in_fresh_process
 
     if kind == "plain" and 2 * 4 * HEADS * n * n > PLAIN_LIMIT:
         return None
@@ -170,7 +172,7 @@ def peak(kind: str, n: int) -> int:
     import torch.nn.functional as F
     from torch import Tensor
 
-    from cosformer.lab.bench.measure import peak_above_now
+    from cosformer.bench.measure import peak_above_now
     from cosformer.ops.operator import cosformer_attention
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -196,8 +198,8 @@ def _megabytes(found: int | None) -> str:
 
 
 def _show_training(folder: Path, steps: int, threads: int) -> None:
-    from cosformer.lab.bench.turns import train_in_turns
-    from cosformer.lab.records import read_run
+    from cosformer.bench.turns import train_in_turns
+    from cosformer.report.records import read_run
 
     words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by update in turns."
     _head(3, "Does it learn?", words)
@@ -239,8 +241,8 @@ def demo_experiment(attention: str, steps: int, threads: int) -> "Experiment":
 def _show_reading() -> None:
     import torch
 
+    from cosformer.bench.reading import lengthened, read
     from cosformer.data import load_dataset
-    from cosformer.lab.bench.reading import lengthened, read
     from cosformer.shipped import STDLIB_MODEL
     from cosformer.train import load_model
 
@@ -279,7 +281,7 @@ def _show_writing() -> None:
 
 
 def _show_report(folder: Path) -> None:
-    from cosformer.lab.render.page import write_report
+    from cosformer.report.page import write_report
 
     _head(6, "Show me.", "One page with all of this, for a browser.")
     runs = [folder / "runs"] if (folder / "runs").is_dir() else []

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from cosformer.experiment import load_experiment
-from cosformer.lab.overview import worth_showing
+from cosformer.report.overview import worth_showing
 from cosformer.suggest import check_model_path
 from cosformer.terminal import number, table
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.commands.train import RUNS
-from cosformer.lab.overview import differences, last_step, metric_of, saved_step, score_of, settings, shown, status
-from cosformer.lab.records import Run, find_runs, read_run, read_runs
 from cosformer.recipes import RECIPES
+from cosformer.report.overview import differences, last_step, metric_of, saved_step, score_of, settings, shown, status
+from cosformer.report.records import Run, find_runs, read_run, read_runs
 from cosformer.suggest import check_model_path, unknown
 from cosformer.terminal import number, table
 
@@ -23,10 +23,9 @@ _SHOWN = 4  # changes that the table names
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "examples:\n  cosformer runs --sort score\n  cosformer runs --where status=killed --where train.steps=500"
-        "\n  cosformer runs diff runs/a runs/b     settings and scores of two runs, where they differ"
+        "\n  cosformer runs diff runs/a runs/b     how settings and scores differ"
     )
     add = parser.add_argument
     add("folder", nargs="*", metavar="FOLDER", help=f"where to look (default: {RUNS}); or: diff RUN RUN")

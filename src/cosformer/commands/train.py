@@ -2,20 +2,19 @@
 
 import argparse
 import dataclasses
-import io
-import json
 import os
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from itertools import groupby
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cosformer.experiment import EXPERIMENT_FILE, Experiment, Option
+from cosformer.commands.options import Parser, add_fields, add_key, option
+from cosformer.experiment import EXPERIMENT_FILE, Experiment
 from cosformer.extras import require
-from cosformer.lab.overview import worth_showing
 from cosformer.recipes import RECIPES, recipe
+from cosformer.recipes.general import GENERAL, example
+from cosformer.report.overview import worth_showing
 from cosformer.terminal import paint, table
 
 if TYPE_CHECKING:
@@ -23,25 +22,40 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-# fields that are dicts: their keys are set one by one, as `--data.options.path FILE`
-_DICTS = (("data", "options"), ("model", "attention_options"), ("model", "fields"))
+# the parts of an experiment, and the fields of each that are dicts
+_PARTS = {"data": ("options",), "model": ("attention_options", "fields"), "train": ()}
+# explained by --help; the others by --help-all
+USUAL = {
+    "start",
+    "data.options",
+    "data.length",
+    "data.long",
+    "model.attention",
+    "model.layers",
+    "model.width",
+    "model.max_len",
+}
+USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed", "micro_batch", "precision")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Trains a recipe. Every field of it is an option: --train.steps 500, --model.attention performer, --data.options.path"
+        " FILE. `cosformer train RECIPE --help` explains them and shows the recipe's values."
+    )
+    families = [list(family) for _, family in groupby(RECIPES, lambda name: name.partition("-")[0])]
     parser.epilog = (
-        "recipes:\n  "
-        + "\n  ".join(RECIPES)
-        + "\n\n`cosformer train RECIPE --help` shows every option with the recipe's own value, as --model.attention performer,"
-        "\n--train.steps 500, --start RUN, or an option of the data set, --data.options.path FILE."
+        f"recipes for your own files, named by --data PATH:\n  {' '.join(GENERAL)}\n\nother recipes:\n"
+        + "\n".join(f"  {' '.join(names)}" for names in families)
     )
     add = parser.add_argument
-    add("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are listed")
-    add("rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and what to change")
+    add("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are described")
+    add("rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and fields of the recipe")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.recipe is None:
+        print("\n".join(f"{name:<28}{make.__doc__} Takes --data PATH." for name, (*_, make) in GENERAL.items()))
         print("\n".join(f"{name:<28}{shorten(make().note, 90, placeholder=' …')}" for name, make in RECIPES.items()))
         print("cosformer train: name one of these recipes, as `cosformer train lm-stdlib-small`", file=sys.stderr)
         return EXIT_USAGE
@@ -61,82 +75,89 @@ def run(args: argparse.Namespace) -> int:
 def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
     """The experiment of recipe ``name`` with ``words`` applied, the run's folder (None: not given), and whether to be quiet.
 
-    A word that is no option raises a ValueError that names the nearest.
+    A word that is no option ends the program with an error that names the nearest.
     """
-    plain = recipe(name)
-    tyro = require("train", "tyro")
-    plain, rest = _with_options(plain, words)
-
-    @dataclasses.dataclass(frozen=True)
-    class Settings:
-        experiment: Annotated[Experiment, tyro.conf.arg(name="")]
-        run: Annotated[
-            Path | None, tyro.conf.arg(help="the run's new folder; else runs/RECIPE-ATTENTION-seedSEED, numbered")
-        ] = None
-        quiet: Annotated[bool, tyro.conf.arg(help="no progress bar")] = False
-
-    description = (
-        f"{plain.note} Keys of --data.options, --model.fields and --model.attention-options are given one by one, as"
-        " --data.options.path FILE; those of the recipe that are not named stay."
-    )
-    # what tyro prints is kept: its colours ignore NO_COLOR, and its errors have a look of their own
-    shown, said = io.StringIO(), io.StringIO()
-    try:
-        with redirect_stdout(shown), redirect_stderr(said):
-            found = tyro.cli(
-                Settings, args=rest, default=Settings(plain), prog=f"cosformer train {name}", description=description
-            )
-    except SystemExit as stopped:
-        if not stopped.code:
-            print(shown.getvalue(), end="")
-            raise
-        raise ValueError(f"{_sentence(said.getvalue())}; see `cosformer train {name} --help`") from None
-    return found.experiment, found.run, found.quiet
+    plain = example(name) if name in GENERAL else recipe(name)
+    words = [_dashed(word) for word in words]
+    given = vars(_parser(name, plain, words).parse_args(words))
+    run, quiet = given.pop("run"), given.pop("quiet")
+    if name in GENERAL:
+        plain = _own_recipe(name, given.pop("data"), given)
+    return _changed(plain, given), run, quiet
 
 
-def _sentence(box: str) -> str:
-    """Tyro's error, a box of several parts, as one sentence: what is wrong, and the nearest option where it knows one."""
-    lines = [line.strip("│| ") for line in box.splitlines()]
-    inside = [line for line in lines[1:] if line]  # below the title
-    parts = [list(part) for is_rule, part in groupby(inside, lambda line: not line.strip("─-╰╯╭╮+")) if not is_rule]
-    wrong, *rest = parts or [[box.strip()]]
-    near = [line.split()[0] for part in rest if part[0].startswith("Perhaps") for line in part if line.startswith("--")]
-    meant = f"; did you mean {near[0]}?" if near else ""
-    text = " ".join(wrong).rstrip(".")
-    return text[:1].lower() + text[1:] + meant
+def _parser(name: str, plain: Experiment, words: list[str]) -> Parser:
+    everything = "--help-all" in words
+    parser = Parser(prog=f"cosformer train {name}", usage="%(prog)s [OPTIONS]", add_help=False)
+    parser.description = plain.note.replace("%", "%%")
+    run = parser.add_argument_group("run")
+    run.add_argument("-h", "--help", action="help", help="show the most used options and exit")
+    run.add_argument("--help-all", action="help", help="show every option and exit")
+    run.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: a new one in runs)")
+    run.add_argument("--quiet", action="store_true", help="show no progress bar")
+    if name in GENERAL:
+        run.add_argument("--data", metavar="PATH", help="your files: a file, a folder or a glob in quotes")
+    add_fields(run, plain, "", lambda field: everything or field in USUAL)
+    for part in _PARTS:
+        group = parser.add_argument_group(part)
+        add_fields(group, getattr(plain, part), f"{part}.", lambda field: everything or field in USUAL)
+        _add_given_keys(group, part, words)
+    if not everything:
+        hidden = sum(action.help == argparse.SUPPRESS for action in parser._actions)
+        parser.epilog = f"--help-all explains the other {hidden} options of --data, --model and --train."
+    return parser
 
 
-def _with_options(experiment: Experiment, words: list[str]) -> tuple[Experiment, list[str]]:
-    """The words ``--data.options.KEY VALUE`` and the like worked into ``experiment``, and the words that are left."""
-    rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        place = next(((a, b) for a, b in _DICTS if _dashed(word).startswith(f"--{a}.{_dashed(b)}.")), None)
-        if place is None:
-            rest.append(word)
-            continue
-        key, equals, value = word.split(".", 2)[2].partition("=")
-        if not equals:
-            if not queue:
-                raise ValueError(f"{word} needs a value")
-            value = queue.pop(0)
-        part = getattr(experiment, place[0])
-        merged = getattr(part, place[1]) | {key.replace("-", "_"): _value(value)}
-        experiment = dataclasses.replace(experiment, **{place[0]: dataclasses.replace(part, **{place[1]: merged})})
-    return experiment, rest
+def _own_recipe(name: str, path: str | None, given: dict[str, Any]) -> Experiment:
+    """The general recipe ``name``, completed from the files in ``path`` and from what was ``given`` about them."""
+    options = {key.removeprefix("data.options."): given[key] for key in given if key.startswith("data.options.")}
+    path = path or options.get("path")
+    if path is None:
+        raise ValueError(f"{name} trains on your own files: give --data PATH; see `cosformer train {name} --help`")
+    from cosformer.tasks.own_data import own_experiment
+
+    settings = {key.removeprefix("data."): given.get(key) for key in ("data.length", "data.long", "start")}
+    experiment, decisions = own_experiment(name, options | {"path": path}, **settings)
+    if _rank() == 0:
+        print("\n  ".join([path, *decisions]), file=sys.stderr)
+    return experiment
+
+
+def _add_given_keys(group: Any, part: str, words: list[str]) -> None:
+    """An option for each key of a dict that ``words`` name, e.g. ``--data.options.path``."""
+    known = group._option_string_actions
+    for word in dict.fromkeys(word.partition("=")[0] for word in words):
+        for field in _PARTS[part]:
+            start = f"{option(f'{part}.{field}')}."
+            if word.startswith(start) and word not in known:
+                add_key(group, f"{part}.{field}.{word.removeprefix(start).replace('-', '_')}")
+
+
+def _changed(experiment: Experiment, given: dict[str, Any]) -> Experiment:
+    """``experiment`` with the fields in ``given``, by their paths: ``train.steps``, ``data.options.path``."""
+    changes: dict[str, Any] = {}
+    for path, value in given.items():
+        part, _, rest = path.partition(".")
+        field, dot, key = rest.partition(".")
+        if not field:
+            changes[part] = value
+        elif dot:
+            fields = changes.setdefault(part, {})
+            fields[field] = fields.get(field, getattr(getattr(experiment, part), field)) | {key: value}
+        else:
+            changes.setdefault(part, {})[field] = value
+    parts = {
+        part: dataclasses.replace(getattr(experiment, part), **fields)
+        for part, fields in changes.items()
+        if part in _PARTS
+    }
+    return dataclasses.replace(experiment, **changes | parts)
 
 
 def _dashed(word: str) -> str:
-    return word.replace("_", "-")
-
-
-def _value(text: str) -> Option:
-    """As JSON where it is some (numbers, true, null, a list), with Python's spelling of the last three; else the text itself."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except json.JSONDecodeError:
-        return text
+    """``--train.eval_batch=3`` and ``--train.eval-batch=3`` are the same option."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def default_folder(experiment: Experiment) -> Path:

@@ -10,7 +10,7 @@ from cosformer.commands.generate import load
 if TYPE_CHECKING:
     import numpy as np
 
-    from cosformer.lab.render.heat_maps import Panel
+    from cosformer.report.heat_maps import Panel
 
 FORMATS = (".html", ".svg", ".png", ".npz")
 _COLUMNS = 4
@@ -80,13 +80,13 @@ def watched(model: Any, ids: list[int]) -> "list[np.ndarray]":
 
 
 def _panels(weights: "list[np.ndarray]", layers: list[int], heads: list[int]) -> "list[Panel]":
-    from cosformer.lab.render.heat_maps import Panel
+    from cosformer.report.heat_maps import Panel
 
     return [Panel(f"layer {i + 1}, head {j + 1}", weights[i][j]) for i in layers for j in heads]
 
 
 def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.lab.render.heat_maps import heat_maps
+    from cosformer.report.heat_maps import heat_maps
 
     panels = _panels(weights, layers, heads)
     look = {"tokens": tokens, "columns": _COLUMNS, "ends": ("0", "largest of the panel")}
@@ -95,14 +95,14 @@ def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: 
 
 
 def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.lab.render.heat_maps import as_png
+    from cosformer.report.heat_maps import as_png
 
     columns = min(len(heads), 8)
     path.write_bytes(as_png(_panels(weights, layers, heads), title=title, tokens=tokens, columns=columns))
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.lab.render.heat_maps import layer_figure, write_maps
+    from cosformer.report.heat_maps import layer_figure, write_maps
 
     columns = 2 if len(heads) <= 4 else _COLUMNS  # large enough for a phone
     figures = {f"Layer {i + 1}": layer_figure(weights[i][heads], tokens, i, heads, columns) for i in layers}

@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, get_args
 
 from cosformer.suggest import unknown
 
@@ -29,6 +30,8 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "imdb": ("cosformer.data.imdb", "imdb", "fine-tuning: IMDB reviews, good or bad"),
     "amazon": ("cosformer.data.amazon", "amazon", "fine-tuning: Amazon Electronics reviews, five stars"),
     "blitzer": ("cosformer.data.amazon", "blitzer", "fine-tuning: Amazon reviews of four kinds of goods, good or bad"),
+    "texts": ("cosformer.data.texts", "texts", "LM and MLM: your own text files, a folder of them or a glob"),
+    "table": ("cosformer.data.table", "table", "your own CSV, TSV, JSON lines, parquet or arrow files: a text and its label in a row"),
 }  # fmt: skip
 
 
@@ -47,7 +50,28 @@ def load_dataset(name: str, **options: Any) -> "Dataset":
     for option in options:
         if option not in known:
             raise ValueError(f"data set {name!r} has no option {option!r}; it has: {', '.join(known)}")
+        _check_option(name, known[option], options[option])
     return function(**options)
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _check_option(name: str, option: inspect.Parameter, value: Any) -> None:
+    """Refuse what the option's type excludes, negative numbers, and limits (``max_...``) below 1. The sets check the rest."""
+    kinds = get_args(option.annotation) or (option.annotation,)
+    if any(kind not in (*_WORDS, type(None)) for kind in kinds):
+        return  # a list: its set knows what belongs in it
+    kind = next(kind for kind in kinds if kind in _WORDS)
+    accepted = {int: int, float: (int, float), bool: bool, str: (str, PathLike)}[kind]
+    if value is None and type(None) in kinds:
+        return
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        example = "" if option.default is None else f", e.g. {option.default}"
+        raise ValueError(f"data set {name!r}: {option.name}={value!r}; it must be {_WORDS[kind]}{example}")
+    least = 1 if option.name.startswith("max_") else 0
+    if isinstance(value, (int, float)) and value < least:
+        raise ValueError(f"data set {name!r}: {option.name}={value}; it must be at least {least}")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
+_ZIP = b"PK\x03\x04"
 _OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
 }
+_DOWNLOADED = {".zip": _ZIP, ".gz": b"\x1f\x8b"}
 _SUFFIXES = (".xz", ".gz", ".bz2")
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 
@@ -35,7 +37,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
         yield from _folder_members(path, wanted)
         return
     with _report_damage(path), open(path, "rb") as raw:
-        if raw.read(4) == b"PK\x03\x04":
+        if raw.read(4) == _ZIP:
             yield from _zip_members(path, wanted)
             return
         raw.seek(0)
@@ -48,6 +50,27 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
                 yield from _tar_members(path, stream, wanted)
             elif wanted(_plain_name(path.name)):
                 yield _plain_name(path.name), _checked(stream, path)
+
+
+def check(path: Path, name: str) -> None:
+    """Read every byte of the downloaded ``path``; ValueError unless it is a whole archive of the kind that ``name`` says."""
+    kind = Path(name).suffix
+    with open(path, "rb") as raw:
+        head = raw.read(60)
+        if not head.startswith(_DOWNLOADED.get(kind, b"")):
+            raise ValueError(f"it is no {kind} file and begins with {head!r}" if head else "it is empty")
+        raw.seek(0)
+        try:
+            if kind == ".zip":
+                with zipfile.ZipFile(raw) as archive:
+                    if bad := archive.testzip():
+                        raise zipfile.BadZipFile(f"{bad} in it is not as it was packed")
+            else:
+                with _decompressed(raw) as stream:
+                    while stream.read(1 << 20):
+                        pass
+        except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: zipfile's for what it cannot unpack
+            raise ValueError(f"it is truncated or damaged ({error or type(error).__name__})") from error
 
 
 def matching(path: Path, pattern: re.Pattern[str], wanted: str) -> Iterator[tuple[re.Match[str], IO[bytes]]]:

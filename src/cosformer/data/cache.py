@@ -1,17 +1,17 @@
 """Where data lives, and prepared sets: made once in a folder of their own, renamed when whole, mapped from then on."""
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from cosformer.data.dataset import INDEX_FILE, Dataset, Description, Writer, open_dataset
 from cosformer.home import home
+from cosformer.locks import is_locked, locked
 
 # goes up whenever the same options would give other arrays: older prepared sets are then made anew
 FORMAT_VERSION = 1
@@ -58,7 +58,7 @@ def prepare(name: str, options: dict[str, Any], build: Callable[[Writer], Descri
     target = prepared_folder() / f"{name}-{digest}"
     if not (target / INDEX_FILE).exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.parent / f".{target.name}.lock"):
+        with locked(_lock_of(target), f"the preparation of {name!r}", wait=True):
             if not (target / INDEX_FILE).exists():
                 _make(name, key, target, build)
     return open_dataset(target)
@@ -84,21 +84,8 @@ def _make(name: str, key: dict[str, Any], target: Path, build: Callable[[Writer]
         raise
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _is_being_prepared(folder: Path) -> bool:
-    """Whether a living process holds the lock of this unfinished set."""
-    with open(folder.parent / f".{folder.name.removeprefix(_UNFINISHED)}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def _lock_of(target: Path) -> Path:
+    return target.parent / f".{target.name}.lock"
 
 
 def prepared_sets() -> list[Path]:
@@ -112,18 +99,27 @@ def folder_size(folder: Path) -> int:
 
 
 def clean(name: str | None, *, downloads: bool) -> int:
-    """Remove prepared sets (all, or those of ``name``) and unfinished ones, and with ``downloads`` all downloaded files;
-    returns the bytes freed."""
+    """Remove prepared sets (all, or those of ``name``) and unfinished ones, and with ``downloads`` all downloaded files,
+    whole or not, with their checksums; returns the bytes freed."""
     folder = prepared_folder()
     to_remove = [p for p in prepared_sets() if name is None or p.name.rpartition("-")[0] == name]
-    to_remove += [p for p in folder.glob(f"{_UNFINISHED}{name or ''}*") if not _is_being_prepared(p)]
+    to_remove += [
+        p
+        for p in folder.glob(f"{_UNFINISHED}{name or ''}*")
+        if not is_locked(_lock_of(folder / p.name.removeprefix(_UNFINISHED)))
+    ]
     freed = 0
     for path in to_remove:
         freed += folder_size(path)
         shutil.rmtree(path)
-    # checksums stay: what is downloaded again must still be the same
-    files = [p for p in downloads_folder().glob("*") if p.suffix != ".sha256"] if downloads else []
-    for file in files:
-        freed += file.stat().st_size
-        file.unlink()
+    # hidden files are locks: they stay, as somebody may be waiting for one
+    for file in (p for p in downloads_folder().glob("[!.]*") if downloads):
+        with download_lock(downloads_folder() / file.name.removesuffix(".part").removesuffix(".sha256")):
+            freed += file.stat().st_size
+            file.unlink()
     return freed
+
+
+def download_lock(target: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+    """One process at a time brings or removes the downloaded file ``target``."""
+    return locked(_lock_of(target), f"the download of {target.name}", wait=wait)

@@ -43,11 +43,18 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: ``tokens`` of each row, ``second`` for pairs of documents, ``labels`` where there are any."""
+    """One part of a data set: ``tokens`` of each row, ``second`` for pairs of documents (or a text to write), ``labels`` where there
+    are any, classes or numbers; ``marks``: the classes of a row that may have several, or a tag for each token."""
 
     tokens: Ragged
     second: Ragged | None = None
     labels: np.ndarray | None = None
+    marks: Ragged | None = None
+
+    @property
+    def documents(self) -> list[Ragged]:
+        """The columns of tokens: one, or two."""
+        return [self.tokens] if self.second is None else [self.tokens, self.second]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,6 +70,7 @@ class Description:
     class_names: tuple[str, ...] | None = None
     image_size: tuple[int, int] | None = None
     notes: Mapping[str, int] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)  # options that were left open, and what was found for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +100,17 @@ class Dataset(Description):
 class SplitWriter:
     """Appends rows of one split to files, so that memory stays flat whatever the size of the set."""
 
-    def __init__(self, folder: Path, name: str, dtype: Any, *, pair: bool, labels: bool) -> None:
-        self.name, self.dtype, self.has_labels = name, np.dtype(dtype), labels
+    def __init__(
+        self, folder: Path, name: str, dtype: Any, *, pair: bool, labels: bool | str, marks: bool = False
+    ) -> None:
+        self.name, self.dtype, self.has_labels = name, np.dtype(dtype), bool(labels)
+        self._label_dtype = labels
         self._files: dict[str, BinaryIO] = {
             c: open(folder / f"{name}.{c}.bin", "wb")  # noqa: SIM115  (Writer closes them)
-            for c in (("tokens", "second") if pair else ("tokens",))
+            for c in ("tokens", *(["second"] if pair else []), *(["marks"] if marks else []))
         }
         self._lengths = {c: array("q") for c in self._files}
-        self._labels = array("q")
+        self._labels = array("d" if labels == "float64" else "q")
         self._folder = folder
 
     def add(self, tokens: Any, label: int | None = None, second: Any = None) -> None:
@@ -109,11 +120,21 @@ class SplitWriter:
         if second is not None:
             self._append("second", second, [len(second)])
 
-    def add_many(self, flat: Any, lengths: Iterable[int], labels: Iterable[int] | None = None) -> None:
-        """Many rows at once: their tokens one after the other, and how long each is."""
+    def add_many(
+        self,
+        flat: Any,
+        lengths: Iterable[int],
+        labels: Iterable[float] | None = None,
+        second: tuple[Any, Iterable[int]] | None = None,
+        marks: tuple[Any, Iterable[int]] | None = None,
+    ) -> None:
+        """Many rows at once: their tokens one after the other, and how long each is; ``second`` and ``marks`` likewise."""
         assert self.has_labels == (labels is not None)
         self._append("tokens", flat, lengths)
-        self._labels.extend(labels or ())
+        self._labels.extend(labels or ())  # pyright: ignore[reportArgumentType]
+        for column, given in {"second": second, "marks": marks}.items():
+            if given is not None:
+                self._append(column, *given)
 
     def _append(self, column: str, flat: Any, lengths: Iterable[int]) -> None:
         self._files[column].write(np.ascontiguousarray(flat, dtype=self.dtype).tobytes())
@@ -131,7 +152,7 @@ class SplitWriter:
             sizes[column] = int(offsets[-1])
         if self.has_labels:
             (self._folder / f"{self.name}.labels.bin").write_bytes(self._labels.tobytes())
-        return {"rows": rows, "dtype": self.dtype.name, "labels": self.has_labels, "sizes": sizes}
+        return {"rows": rows, "dtype": self.dtype.name, "labels": self._label_dtype, "sizes": sizes}
 
 
 class Writer:
@@ -149,10 +170,12 @@ class Writer:
             for file in split._files.values():
                 file.close()
 
-    def split(self, name: str, dtype: Any, *, pair: bool = False, labels: bool = True) -> SplitWriter:
-        """Open the split ``name`` for rows of ``dtype``."""
+    def split(
+        self, name: str, dtype: Any, *, pair: bool = False, labels: bool | str = True, marks: bool = False
+    ) -> SplitWriter:
+        """Open the split ``name`` for rows of ``dtype``; ``labels``: whether there are some, or "float64" for numbers."""
         assert name not in self._splits
-        self._splits[name] = SplitWriter(self.folder, name, dtype, pair=pair, labels=labels)
+        self._splits[name] = SplitWriter(self.folder, name, dtype, pair=pair, labels=labels, marks=marks)
         return self._splits[name]
 
     def take(self, sizes: dict[str, int], rows: Iterator[tuple[np.ndarray, int]], bar: Any) -> None:
@@ -184,8 +207,9 @@ def open_dataset(folder: Path) -> Dataset:
             )
             for c, size in entry["sizes"].items()
         }
-        labels = _mapped(folder / f"{name}.labels.bin", "int64", entry["rows"]) if entry["labels"] else None
-        splits[name] = Split(columns["tokens"], columns.get("second"), labels)
+        dtype = "int64" if entry["labels"] is True else entry["labels"]
+        labels = _mapped(folder / f"{name}.labels.bin", dtype, entry["rows"]) if entry["labels"] else None
+        splits[name] = Split(columns["tokens"], columns.get("second"), labels, columns.get("marks"))
     return Dataset(
         name=index["name"],
         splits=MappingProxyType(splits),
@@ -196,6 +220,7 @@ def open_dataset(folder: Path) -> Dataset:
         class_names=tuple(index["class_names"]) if index["class_names"] else None,
         image_size=tuple(index["image_size"]) if index["image_size"] else None,
         notes=MappingProxyType(index["notes"]),
+        choices=MappingProxyType(index.get("choices", {})),
         options=MappingProxyType(index["key"]["options"]),
     )
 

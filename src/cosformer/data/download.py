@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cosformer._version import __version__
-from cosformer.data.cache import downloads_folder, fingerprint, home
+from cosformer.data import archive
+from cosformer.data.cache import download_lock, downloads_folder, fingerprint, home
 from cosformer.extras import require
 from cosformer.terminal import progress_bar
 
@@ -127,31 +128,48 @@ def recorded_sha256(file: Path) -> str:
 
 
 def fetch(download: Download) -> Path:
-    """Download to the downloads folder, resuming what an earlier attempt left; returns the file.
+    """Download to the downloads folder, resuming what an earlier attempt left; returns the file. One process does, others wait.
 
-    The checksum must be the published one, or the one recorded when this file first came; the first time, it is recorded.
+    The checksum must be the published one, or the one recorded when this file first came; the first time it is recorded, once
+    every byte of the file was read as the kind of archive that its name says.
     """
     target = downloads_folder() / download.filename
-    if target.exists():
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(f"{target}.part")
-    _transfer(download.url, part)
-    found = file_sha256(part)
-    record = Path(f"{target}.sha256")
-    expected = download.sha256 or (record.read_text().split()[0] if record.exists() else None)
-    if expected is not None and found != expected:
-        part.unlink()
-        where = (
-            f"published at {download.published}" if download.sha256 else f"recorded in {record} at the first download"
-        )
-        raise ValueError(
-            f"{download.url}: sha256 is {found}, not {expected} ({where}); the transfer was discarded. Try again; if it "
-            "persists, the file was changed: get it elsewhere and use --from"
-        )
-    record.write_text(f"{found}  {download.filename}\n")
-    part.replace(target)
+    with download_lock(target, wait=True):
+        if not target.exists():
+            part = Path(f"{target}.part")
+            _transfer(download.url, part)
+            try:
+                _verify(download, part, Path(f"{target}.sha256"))
+            except ValueError:
+                part.unlink()
+                raise
+            part.replace(target)
     return target
+
+
+def _verify(download: Download, part: Path, record: Path) -> None:
+    """Raise ValueError unless ``part`` is the file that was asked for; its checksum is in ``record`` then."""
+    found = file_sha256(part)
+    expected = download.sha256 or (recorded_sha256(record.with_suffix("")) if record.exists() else None)
+    if expected is not None and found != expected:
+        if download.sha256:
+            where, way_out = f"published at {download.published}", "Try again; if it persists, the file was changed"
+        else:
+            where = f"recorded in {record} when it first came"
+            way_out = "If the new file is the right one, remove the record with 'cosformer data clean --downloads' and get it again"
+        raise ValueError(
+            f"{download.url}: sha256 is {found}, not {expected} ({where}); the transfer was discarded. {way_out}; or get the"
+            " file elsewhere and use --from PATH"
+        )
+    try:
+        archive.check(part, download.filename)
+    except ValueError as error:
+        raise ValueError(
+            f"{download.url} did not send what it should: {error}; the transfer was discarded. Try again (where a login or a"
+            " proxy stands between: in a browser), or get the file elsewhere and use --from PATH"
+        ) from error
+    record.write_text(f"{found}  {download.filename}\n")
 
 
 def _transfer(url: str, part: Path) -> None:

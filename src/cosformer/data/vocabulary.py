@@ -106,15 +106,19 @@ class Pixels:
 
 
 def vocabulary_from_json(entry: dict[str, Any], folder: Path) -> Vocabulary:
-    """The vocabulary that :meth:`Vocabulary.save` described."""
-    kind = entry["kind"]
-    if kind == "bytes":
-        return Bytes(entry["special"])
-    if kind == "pixels":
-        return Pixels(entry["lra_padding"])
-    if kind == "words":
-        return Words(json.loads((folder / Words._FILE).read_text(encoding="utf-8")))
-    assert kind == "subwords", kind
+    """The vocabulary that :meth:`Vocabulary.save` described; ValueError says what is wrong with the ``entry`` or its file."""
+    kind = entry.get("kind")
+    try:
+        if kind == "bytes":
+            return Bytes(entry["special"])
+        if kind == "pixels":
+            return Pixels(entry["lra_padding"])
+        if kind == "words":
+            return Words(json.loads((folder / Words._FILE).read_text(encoding="utf-8")))
+    except (KeyError, TypeError, OSError, RecursionError) as error:
+        raise ValueError(f"the vocabulary of kind {kind!r} cannot be read ({type(error).__name__}: {error})") from error
+    if kind != "subwords":
+        raise ValueError(f"a vocabulary of kind {kind!r} is unknown; known: bytes, pixels, words, subwords")
     from cosformer.data.subwords import Subwords
 
     return Subwords.load(folder)

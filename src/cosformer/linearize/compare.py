@@ -13,6 +13,7 @@ from cosformer.attention.key_value_state import KeyValueState
 from cosformer.linearize.measure import perplexity, precision
 from cosformer.linearize.repair import mean_state
 from cosformer.linearize.text import read_text
+from cosformer.models.config import CosformerConfig
 from cosformer.models.state_cache import StateCache, StateLayer
 
 
@@ -59,7 +60,8 @@ def perplexities(model: Any, ids: Tensor, contexts: list[int]) -> dict[str, floa
 
 def cache_megabytes(model: Any, tokens: int) -> float:
     """What the model carries after ``tokens`` tokens of one sequence, worked out from what it carries after one."""
-    cache: Any = StateCache() if getattr(model.config, "learned", None) else DynamicCache()
+    keeps_states = isinstance(model.config, CosformerConfig) or getattr(model.config, "learned", None)
+    cache: Any = StateCache() if keeps_states else DynamicCache()
     with torch.no_grad():
         model.base_model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache)
     total = 0
@@ -99,7 +101,8 @@ def compare_models(
             ids = torch.tensor(tokenizer(words, add_special_tokens=False, verbose=False).input_ids)[:tokens]
             with precision(dtype):
                 scores = perplexities(model, ids, contexts)
-            scores |= {f"cache MB at {n}": cache_megabytes(model, n) for n in (1024, 8192, 65536)}
+            if "local" not in str(getattr(model.config, "attention", "")):  # whose cache stops growing at its window
+                scores |= {f"cache MB at {n}": cache_megabytes(model, n) for n in (1024, 8192, 65536)}
             found = {"model": name, "scores": scores}
             if continue_after:
                 goes_on = continuation(model, tokenizer, ids[:continue_after])

@@ -1,39 +1,54 @@
 """What a linearization is asked to do, as one value."""
 
-from dataclasses import dataclass
-
-# what stands behind the learned maps; each keeps a state of one size
-ATTENTIONS = ("cosformer", "relu", "linear", "performer")
-GOALS = ("teacher", "text")
-DTYPES = ("float32", "bfloat16")
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
 
 
+# `cosformer linearize --help` and the reference pages show the docstring below each field
 @dataclass(frozen=True)
 class Settings:
     """Everything that changes the result, apart from the model and the text."""
 
-    attention: str = "cosformer"
-    keep: str = "0"  # how many layers stay softmax (those with the largest loss), or their numbers as in "0,4"
-    features: int | None = None  # channels of a head behind the maps; None: twice those before
-    window: int = 0  # keys before each query that stay softmax in every linear layer; 0: none
-    max_len: int | None = None  # the longest sequence; None: the model's own
-    length: int = 512  # tokens in a row of training text
-    batch: int = 1  # rows in an update
+    attention: Literal["cosformer", "relu", "linear", "performer"] = "cosformer"
+    """attention applied to the learned features"""
+    keep: str = "0"
+    """layers to keep softmax: a number (those with the largest loss) or their indices, e.g. 0,4"""
+    features: int | None = None
+    """features per head (None: twice its dimension)"""
+    window: int = 0
+    """keys nearest to a query that linear layers attend to with softmax"""
+    max_len: int | None = None
+    """longest input, the paper's M (None: unchanged)"""
+    length: int = 512
+    """tokens per row of training text"""
+    batch: int = 1
+    """rows per update"""
     transfer_tokens: int = 200_000
-    transfer_steps: int = 3  # steps on each batch: the teacher's pass costs more than they do
+    """tokens for training the maps"""
+    transfer_steps: int = 3
+    """updates of the maps per batch"""
     transfer_rate: float = 0.01
+    """learning rate of the maps"""
     repair_tokens: int = 100_000
+    """tokens for LoRA training"""
     repair_rate: float = 1e-3
-    rank: int = 16  # of LoRA
-    against: str = "teacher"  # repair: "teacher" (its logits, or hidden states where it has none) or "text"
-    held_out: int = 8  # rows of the text kept back to measure on
-    dtype: str = "float32"  # of the matrix products
+    """learning rate of LoRA training"""
+    rank: int = 16
+    """rank of LoRA"""
+    against: Literal["teacher", "text"] = "teacher"
+    """LoRA training target: the teacher's logits (or hidden states), or the text"""
+    held_out: int = 8
+    """rows held out for evaluation"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """dtype of the matrix products"""
     seed: int = 0
+    """seed of the row order and of LoRA"""
 
     def __post_init__(self) -> None:
-        for name, known in (("attention", ATTENTIONS), ("against", GOALS), ("dtype", DTYPES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(known)}")
+        for field in (f for f in fields(self) if get_origin(f.type) is Literal):
+            value, known = getattr(self, field.name), get_args(field.type)
+            if value not in known:
+                raise ValueError(f"{field.name}={value!r}; known: {', '.join(known)}")
         limits = {"length": 2, "batch": 1, "rank": 1, "transfer_steps": 1, "held_out": 1, "window": 0}
         limits |= dict.fromkeys(("transfer_tokens", "repair_tokens", "transfer_rate", "repair_rate"), 0)
         for name, least in limits.items():

@@ -28,7 +28,7 @@ def attention_weights(model: nn.Module, input_ids: Tensor, attention_mask: Tenso
 
     def watch(module: MultiHead, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, key_mask = args[0], args[1] if len(args) > 1 else kwargs.get("key_mask")
-        q, k, _ = module.heads(x, kwargs.get("rotation"))
+        q, k, _ = module.heads(x, key_mask, kwargs.get("rotation"))
         n = x.shape[1]
         identity = torch.eye(n, dtype=x.dtype, device=x.device).expand(*k.shape[:2], n, n)
         found.append(module.attention(q, k, identity, key_mask))

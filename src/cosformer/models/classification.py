@@ -78,6 +78,30 @@ class PooledModel(CosformerPreTrainedModel):
         mask = None if attention_mask is None else attention_mask.to(hidden.device) != 0
         return POOL[self.config.pooling](hidden, with_cls(mask) if self.config.cls_token else mask)
 
+    def in_units(self, scores: Tensor) -> Tensor:
+        """Class scores as they are; numbers in the units of the labels."""
+        scale, mean = self.config.target_scale, self.config.target_mean
+        return scores if (scale, mean) == (1, 0) else scores * scale + mean
+
+    def loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Any:
+        """Of scores before :meth:`in_units`, with class numbers ``[B]``, several true classes ``[B,num_labels]`` or numbers for labels,
+        as ``config.problem_type`` says; without it one label is a number, and labels that are no integers are several classes."""
+        kind, divisor = self.config.problem_type, kwargs.get("num_items_in_batch")
+        if kind is None:
+            many = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            kind = "regression" if self.config.num_labels == 1 else many
+        if kind == "single_label_classification":
+            loss = F.cross_entropy(
+                logits.float(), labels.to(logits.device), reduction="mean" if divisor is None else "sum"
+            )
+            return loss if divisor is None else loss / divisor
+        labels = labels.to(logits.device, torch.float32).view_as(logits)
+        if kind == "regression":
+            losses = (logits.float() - (labels - self.config.target_mean) / self.config.target_scale).square()
+        else:
+            losses = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")
+        return losses.mean() if divisor is None else losses.sum() / divisor
+
 
 class CosformerForSequenceClassification(PooledModel):
     """The transformer, one pooled vector, and class scores."""
@@ -102,11 +126,9 @@ class CosformerForSequenceClassification(PooledModel):
         body = self.model(
             input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, use_cache=False, **kwargs
         )
-        logits = self.classifier(self.pooled(body.last_hidden_state, attention_mask))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=body.hidden_states)
+        scores = self.classifier(self.pooled(body.last_hidden_state, attention_mask))
+        loss = None if labels is None else self.loss(scores, labels, **kwargs)
+        return SequenceClassifierOutput(loss=loss, logits=self.in_units(scores), hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]
 
 
 class CosformerForPairClassification(PooledModel):
@@ -125,20 +147,17 @@ class CosformerForPairClassification(PooledModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers."""
+        """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers, or numbers to regress to."""
         unknown = kwargs.keys() - {"num_items_in_batch", "return_dict"}
         if unknown:
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")
         a = self.encode(input_ids, attention_mask)
         b = self.encode(input_ids_b, attention_mask_b)
         both = (a, b, a * b, a - b) if self.config.pairing == "four" else (a, b)
-        logits = self.classifier(torch.cat(both, dim=-1))
-        loss = None
-        if labels is not None:
-            divisor = kwargs.get("num_items_in_batch")
-            loss = F.cross_entropy(logits, labels, reduction="mean" if divisor is None else "sum")
-            loss = loss if divisor is None else loss / divisor
-        return SequenceClassifierOutput(loss=loss, logits=logits)  # pyright: ignore[reportArgumentType]
+        scores = self.classifier(torch.cat(both, dim=-1))
+        told = {"num_items_in_batch": kwargs.get("num_items_in_batch")}
+        loss = None if labels is None else self.loss(scores, labels, **told)
+        return SequenceClassifierOutput(loss=loss, logits=self.in_units(scores))  # pyright: ignore[reportArgumentType]
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """One document's vector, ``[B,C]``."""

@@ -45,29 +45,94 @@ def _unknown(keys: Any) -> list[str]:
 
 @strict
 class CosformerConfig(PreTrainedConfig):
-    """A transformer, encoder (``is_decoder=False``) or left to right, with its attention named by a word.
+    """Configuration of a transformer, an encoder (``is_decoder=False``) or a decoder, whose attention is chosen by name.
 
-    attention: a name of the zoo, or one per layer. attention_options: that mechanism's own options, or one dict per layer; a
-    ``seed`` that is not among them is the layer's number. num_key_value_heads: heads of keys and values, if fewer.
-    attention_bias and output_bias: biases of the projections to queries, keys and values, and back (as attention_bias unless
-    given); feed_forward_bias. qk_norm: RMSNorm on queries and keys, as Qwen3. rotary: rotary positions, as the dict that
-    transformers calls ``rope_parameters``; cosFormer's own angles stay as they are. feed_forward: ``plain``, or ``gated``
-    (with hidden_act ``silu`` it is SwiGLU). norm_type: ``layer`` or ``rms``.
-    max_position_embeddings (also ``max_len``): the longest sequence, and the paper's M. head_dim: hidden_size over heads
-    unless given. norm: ``pre`` or ``post``; final_norm and embedding_norm: LayerNorm after the last block, on the embeddings.
-    position_embedding_type: ``learned``, ``sinusoidal`` or ``none``; position_offset: rows of the learned table before the
-    first position. absolute_positions: a token's position is its place in the input, masked or not, as in Long Range Arena;
-    otherwise unmasked tokens are counted, so that left padding takes no position. scale_embedding: multiply token embeddings by sqrt(hidden_size). type_vocab_size: 0 for no token types.
-    cls_token: put a learned vector before every sequence. pooling: ``first`` position, ``mean`` of the unmasked ones, or
-    ``mean_all`` positions. pairing: how two documents' vectors a, b meet: ``four`` is [a, b, a*b, a-b], ``concat`` [a, b].
-    classifier_sizes: hidden widths of the classifier, [hidden_size] unless given. image_size, patch_size, num_channels: of an
-    image classifier; patches of one pixel are pixels.
-    is_encoder_decoder: ``num_hidden_layers`` read the source with ``attention``, ``num_decoder_layers`` write with
-    ``writing_attention`` and look at the source by ``cross_attention`` (``cosformer`` or ``softmax``); as the encoder's unless
-    given.
-    adaptive_cutoffs: where the bands of an adaptive input and softmax end; each next band is ``adaptive_factor`` times
-    narrower. sparse_prediction: a masked language model that gets labels scores their places alone and leaves out the logits,
-    which takes much less time and memory. initializer: ``normal`` with initializer_range, or ``xavier``; embedding_range: of token embeddings, if other.
+    Sizes:
+
+    vocab_size: number of token ids.
+    hidden_size: width of the hidden states.
+    num_hidden_layers: number of layers; in an encoder-decoder, of the encoder.
+    intermediate_size: inner width of the feed-forward networks.
+    max_position_embeddings: the longest sequence, and the paper's M. Also available as ``max_len``.
+    num_attention_heads: attention heads in each layer.
+    num_key_value_heads: heads of keys and values, if fewer than query heads. Defaults to ``num_attention_heads``.
+    head_dim: channels of one head. Defaults to ``hidden_size / num_attention_heads``.
+
+    Attention:
+
+    is_decoder: whether attention is causal.
+    attention: a name from ``cosformer list attentions``, or a list of one name per layer.
+    attention_options: options of that attention, or a list of one dict per layer. A ``seed`` that is not given is the
+        layer's index.
+    attention_bias: whether the query, key and value projections have biases.
+    output_bias: whether the output projection has a bias. Defaults to ``attention_bias``.
+    qk_norm: whether RMSNorm is applied to each head's queries and keys, as in Qwen3.
+    short_convolution: width of a depthwise convolution over the tokens of the queries, keys and values, before ``qk_norm`` and
+        ``rotary``; 0 for none. It starts as the identity. In a decoder it covers a token and the ``width - 1`` before it, in an
+        encoder it is centred. Padding counts as zeros. Not used in cross-attention.
+    output_gate: whether the attention output is multiplied by ``silu`` of a linear map of the attention's input, without bias.
+    rotary: rotary positions, as the dict that transformers calls ``rope_parameters``. cosFormer's own angles stay in use.
+
+    Encoder-decoder (``is_encoder_decoder=True``):
+
+    num_decoder_layers: number of decoder layers. Defaults to ``num_hidden_layers``.
+    writing_attention: attention of the decoder. Defaults to ``attention``.
+    cross_attention: attention of the decoder to the encoder's output, ``cosformer`` or ``softmax``. Defaults to the
+        decoder's own.
+    decoder_start_token_id: the token that generation starts from.
+
+    Feed-forward networks and norms:
+
+    hidden_act: activation of the feed-forward networks: ``gelu``, ``gelu_new``, ``relu``, ``silu`` or ``tanh``.
+    feed_forward: ``plain`` or ``gated``; gated with ``hidden_act="silu"`` is SwiGLU.
+    feed_forward_bias: whether the feed-forward networks have biases.
+    norm: ``pre`` or ``post``, before or after each block.
+    norm_type: ``layer`` (LayerNorm) or ``rms`` (RMSNorm).
+    final_norm: whether there is a norm after the last layer.
+    embedding_norm: whether LayerNorm is applied to the embeddings.
+    layer_norm_eps: epsilon of every norm.
+
+    Embeddings:
+
+    position_embedding_type: ``learned``, ``sinusoidal`` or ``none``.
+    position_offset: rows of the learned position table that precede the first position.
+    absolute_positions: whether a token's position is its place in the input, masked or not, as in Long Range Arena. By default
+        only unmasked tokens are counted, so left padding takes up no positions.
+    scale_embedding: whether token embeddings are multiplied by ``sqrt(hidden_size)``.
+    type_vocab_size: number of token types, 0 for none.
+    adaptive_cutoffs: ends of the frequency bands of an adaptive input and softmax; None for a plain one.
+    adaptive_factor: how many times narrower each band's embeddings are than those of the band before it.
+    adaptive_dropout: dropout inside the adaptive softmax.
+    tie_word_embeddings: whether input and output embeddings share their weights.
+    pad_token_id: the padding token, whose embedding is not trained.
+    bos_token_id: the token that begins a sequence.
+    eos_token_id: the token, or tokens, that end generation.
+
+    Classification heads:
+
+    cls_token: whether a learned vector is prepended to every sequence.
+    pooling: what is classified: the ``first`` position, the ``mean`` of the unmasked ones, or the mean of all positions,
+        ``mean_all``.
+    pairing: how the vectors a and b of two documents are combined: ``four`` is [a, b, a*b, a-b], ``concat`` is [a, b].
+    classifier_sizes: hidden widths of the classifier. Defaults to ``[hidden_size]``.
+    classifier_act: activation of the classifier; see ``hidden_act``.
+    target_mean: in regression, the number that an output of 0 stands for. The output is in the units of the labels.
+    target_scale: in regression, the number that one unit of the output stands for. The loss is in these units.
+    classifier_dropout: dropout inside the classifier.
+    image_size: height and width of the images of an image classifier; None for text.
+    patch_size: height and width of a patch; patches of 1 are pixels.
+    num_channels: colour channels of an image.
+
+    Training and inference:
+
+    hidden_dropout_prob: dropout of the embeddings and of each block's output.
+    activation_dropout: dropout after the activation of the feed-forward networks.
+    sparse_prediction: whether a masked language model given labels computes predictions at the labelled positions only and
+        returns no logits, which saves much time and memory.
+    initializer: ``normal``, with standard deviation ``initializer_range``, or ``xavier``.
+    initializer_range: standard deviation of the initial weights.
+    embedding_range: standard deviation of the initial token embeddings. Defaults to ``initializer_range``.
+    use_cache: whether a decoder that is not training returns its states.
     """
 
     model_type: ClassVar[str] = "cosformer"
@@ -88,6 +153,8 @@ class CosformerConfig(PreTrainedConfig):
     attention_bias: bool = True
     output_bias: bool | None = None
     qk_norm: bool = False
+    short_convolution: int = 0
+    output_gate: bool = False
     rotary: dict | None = None
     num_decoder_layers: int | None = None
     writing_attention: str | list[str] | None = None
@@ -110,6 +177,8 @@ class CosformerConfig(PreTrainedConfig):
     pairing: str = "four"
     classifier_sizes: list[int] | None = None
     classifier_act: str = "tanh"
+    target_mean: float | int = 0.0
+    target_scale: float | int = 1.0
     classifier_dropout: float | int = 0.0
     image_size: int | None = None
     patch_size: int = 1
@@ -172,7 +241,7 @@ class CosformerConfig(PreTrainedConfig):
         for name in positive:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
-        for name in ("position_offset", "type_vocab_size"):
+        for name in ("position_offset", "type_vocab_size", "short_convolution"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}; it cannot be negative")
         choices = {"norm": NORMS, "position_embedding_type": POSITIONS, "pooling": POOLINGS}

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from cosformer.models.config import IGNORE
 from cosformer.models.state_cache import StateCache
+from cosformer.nn.short_convolution import ConvolvedState
 from cosformer.ops.state import LinearState
 
-States = list[LinearState] | None  # of each layer; None at the start of a sequence
+Carried = LinearState | ConvolvedState
+States = list[Carried] | None  # of each layer; None at the start of a sequence
 
 
 def backward_in_pieces(
@@ -42,7 +44,7 @@ def backward_in_pieces(
     parts = list(_parts(targets.shape[1], piece))
     total = torch.zeros((), dtype=torch.float64, device=targets.device)
 
-    def run(number: int, states: States, last: bool) -> tuple[Tensor, list[LinearState]]:
+    def run(number: int, states: States, last: bool) -> tuple[Tensor, list[Carried]]:
         """Forward and backward of one piece; ``last`` of the step."""
         cache = _cache(model, states)
         with _without_sync(wrapped, not last):
@@ -51,7 +53,7 @@ def backward_in_pieces(
             after = _states(model, cache)
             outputs, gradients = [loss], [torch.ones_like(loss)]
             if later is not None:
-                outputs += [x for state in after for x in (state.kv, state.z)]
+                outputs += [x for state in after for x in _tensors(state)]
                 gradients += later
             torch.autograd.backward(outputs, gradients)
         return loss.detach(), after
@@ -70,10 +72,10 @@ def backward_in_pieces(
         states, random = before.pop()
         _set_random_state(random)
         if states is not None:
-            states = [replace(s, kv=s.kv.requires_grad_(), z=s.z.requires_grad_()) for s in states]
+            states = [_leaf(state) for state in states]
         loss, _ = run(number, states, number == 0)
         total += loss
-        later = None if states is None else [x.grad for state in states for x in (state.kv, state.z)]  # pyright: ignore
+        later = None if states is None else [x.grad for state in states for x in _tensors(state)]  # pyright: ignore
         if behind is None:  # the numbers of the next step follow on those of the last piece
             behind = _random_state()
     _set_random_state(behind)
@@ -132,15 +134,27 @@ def _cache(model: Any, states: States) -> StateCache:
     return cache
 
 
-def _states(model: Any, cache: StateCache) -> list[LinearState]:
+def _states(model: Any, cache: StateCache) -> list[Carried]:
     states: list[Any] = [cache[index] for index in range(len(model.model.layers))]
     for state in states:
-        if not isinstance(state, LinearState):
+        if not isinstance(state.state if isinstance(state, ConvolvedState) else state, LinearState):
             raise ValueError(
                 f"attention={model.config.attention!r} keeps every key instead of sums of one size, so pieces would not bound its"
                 " memory; use cosformer or another feature map"
             )
     return states
+
+
+def _tensors(state: Carried) -> list[Tensor]:
+    """What gradients go through from one piece to the one before."""
+    return [state.rows, *_tensors(state.state)] if isinstance(state, ConvolvedState) else [state.kv, state.z]
+
+
+def _leaf(state: Carried) -> Carried:
+    """The same numbers, of which gradients are collected."""
+    if isinstance(state, ConvolvedState):
+        return ConvolvedState(state.rows.requires_grad_(), _leaf(state.state))
+    return replace(state, kv=state.kv.requires_grad_(), z=state.z.requires_grad_())
 
 
 def _without_sync(wrapped: Any, wanted: bool) -> AbstractContextManager[Any]:

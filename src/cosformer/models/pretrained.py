@@ -18,6 +18,7 @@ from cosformer.models.card import write_card
 from cosformer.models.config import CosformerConfig
 from cosformer.models.embeddings import Embeddings
 from cosformer.nn.block import Block
+from cosformer.nn.short_convolution import ShortConvolution
 
 
 class Layer(GradientCheckpointingLayer, Block):
@@ -52,6 +53,8 @@ class CosformerPreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, ShortConvolution):
+            init.copy_(module.weight, module.identity())
         elif isinstance(module, Embeddings) and module.cls is not None:
             init.zeros_(module.cls)
         else:

@@ -10,6 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from cosformer.attention.base import State
 from cosformer.attention.recorded_state import RecordedState
+from cosformer.nn.short_convolution import ConvolvedState
 
 
 class StateLayer(CacheLayerMixin):
@@ -52,6 +53,8 @@ class StateLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
+    get_max_cache_shape = get_max_length  # its name before transformers 5.13
+
     def reset(self) -> None:
         self.state = RecordedState(None) if self.record_past else None
         self.memory, self.pending = None, False
@@ -81,12 +84,16 @@ class StateLayer(CacheLayerMixin):
         """From now on keep what :meth:`crop` needs: the tokens since the last ``crop``."""
         if not self.record_past:
             self.record_past = True
-            self.state = RecordedState(self.state, self.state)
+            convolved = isinstance(self.state, ConvolvedState)
+            self.state = self.state.recording() if convolved else RecordedState(self.state, self.state)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last tokens, as many as the negative number says; 0 ends the record there."""
         if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): give minus the number of tokens to take back")
+            raise ValueError(
+                f"crop({tokens_to_remove}): give minus the number of tokens to take back; assisted decoding, which calls this,"
+                " needs transformers 5.15 or later (before, it asked for a length)"
+            )
         if self.state is None or not (tokens_to_remove or self.record_past):
             return
         if not hasattr(self.state, "cropped"):
@@ -124,7 +131,8 @@ class StateCache(Cache):
     def activate_past_recording(self) -> None:
         """Keep what :meth:`crop` needs: the tokens since the last ``crop``."""
         self._recording = True
-        super().activate_past_recording()
+        for layer in self.layers:  # transformers' own, which does the same, came with 5.14
+            layer.activate_past_recording()  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def nbytes(self) -> int:
@@ -146,6 +154,8 @@ class StateGeneration:
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any
     ) -> None:
+        if generation_config.cache_implementation == "dynamic_full":  # what assisted decoding asked for before 5.15
+            raise ValueError("assisted decoding needs transformers 5.15 or later")
         if generation_config.cache_implementation is not None:
             raise ValueError(
                 f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; leave it out"

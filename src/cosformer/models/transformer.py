@@ -38,6 +38,7 @@ def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Lay
         "bias": config.attention_bias,
         "output_bias": config.output_bias,
         "qk_norm_eps": config.layer_norm_eps if config.qk_norm else None,
+        "output_gate": config.output_gate,
     }
     looks_at = None
     if cross:
@@ -52,7 +53,7 @@ def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Lay
         bias=config.feed_forward_bias,
     )
     return Layer(
-        MultiHead(mechanism, size, **heads),
+        MultiHead(mechanism, size, **heads, short_convolution=config.short_convolution),
         feed_forward,
         size,
         cross=looks_at,
@@ -121,18 +122,11 @@ class CosformerModel(CosformerPreTrainedModel):
         ``cu_seq_lens_q`` that of the whole.
         """
         self._check_arguments(kwargs)
-        if pixel_values is not None:
-            if self.config.image_size is None or inputs_embeds is not None:
-                raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
-            inputs_embeds = self.embeddings.tokens(pixel_values)
+        inputs_embeds = self._embed_image(pixel_values, inputs_embeds)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
-        if past_key_values is not None and not isinstance(past_key_values, StateCache):
-            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; this model takes a StateCache")
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        length = given.shape[1]
         place = None
         if sequence_group is not None:
             unfit = {"past_key_values": past_key_values, "use_cache": use_cache, "cls_token": self.config.cls_token}
@@ -141,16 +135,47 @@ class CosformerModel(CosformerPreTrainedModel):
             sharding.check_fit(unfit)
             place = sharding.find_place(sequence_group, given, attention_mask)
             use_cache = False
+        if past_key_values is not None and not isinstance(past_key_values, StateCache):
+            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; this model takes a StateCache")
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        key_mask, bounds, position_ids = self._lay_out(given, attention_mask, position_ids, seen, place, kwargs)
+        past_key_values = self._open_cache(use_cache, past_key_values, packed=bounds is not None)
+        x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
+        options: dict[str, Any] = {"cu_seqlens": bounds}
+        if place is not None:
+            options["group"] = sequence_group
+        if self.rotation is not None:
+            options["rotation"] = self.rotation(x, position_ids)
+        source = self._check_source(encoder_hidden_states, encoder_attention_mask)
+        x = self._through_layers(x, key_mask, past_key_values, seen, source, options)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
+
+    def _embed_image(self, pixels: Tensor | None, inputs_embeds: Tensor | None) -> Tensor | None:
+        """The vectors of an image's patches, or those given."""
+        if pixels is None:
+            return inputs_embeds
+        if self.config.image_size is None or inputs_embeds is not None:
+            raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
+        return self.embeddings.tokens(pixels)
+
+    def _lay_out(
+        self,
+        given: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        seen: int,
+        place: sharding.Place | None,
+        kwargs: dict[str, Any],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """How the new tokens stand: which may be attended (``[B,N]``, None: all), the bounds of packed sequences, positions."""
         key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
         traced = torch.compiler.is_compiling() or given.is_meta
         masked = key_mask is not None and (traced or not bool(key_mask.all()))
+        length = given.shape[1]
         total = seen + length if place is None else place.total
         bounds = self._find_bounds(kwargs, position_ids, given.shape[0], total, masked, seen)
-        if bounds is not None and (use_cache or past_key_values is not None):
-            raise ValueError("packed sequences leave no state to go on from; call with use_cache=False, one at a time")
-        use_cache = bounds is None and self._use_cache(use_cache, past_key_values)
-        if use_cache and past_key_values is None:
-            past_key_values = StateCache(len(self.layers))
         if self.config.cls_token:
             length, total = length + 1, total + 1
             key_mask = with_cls(key_mask)
@@ -162,25 +187,40 @@ class CosformerModel(CosformerPreTrainedModel):
                 position_ids = positions_from_mask(counted, first, length, given.device, before)
             else:
                 position_ids = packing.positions_of(bounds)[:, first : first + length]
-        x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
         # without a mask the mechanisms' paths are faster
         key_mask = key_mask[:, -length:] if masked and key_mask is not None else None
-        source, source_mask = self._check_source(encoder_hidden_states, encoder_attention_mask)
-        options: dict[str, Any] = {"cu_seqlens": bounds}
-        if place is not None:
-            options["group"] = sequence_group
-        if self.rotation is not None:
-            options["rotation"] = self.rotation(x, position_ids)
+        return key_mask, bounds, position_ids
+
+    def _open_cache(self, use_cache: bool | None, past: StateCache | None, *, packed: bool) -> StateCache | None:
+        """The cache to go on with, a new one where one is wanted; None: none."""
+        if packed:
+            if use_cache or past is not None:
+                raise ValueError(
+                    "packed sequences leave no state to go on from; call with use_cache=False, one at a time"
+                )
+            return None
+        if not self._use_cache(use_cache, past):
+            return None
+        return StateCache(len(self.layers)) if past is None else past
+
+    def _through_layers(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None,
+        past: StateCache | None,
+        seen: int,
+        source: tuple[Tensor | None, Tensor | None],
+        options: dict[str, Any],
+    ) -> Any:
+        """``x [B,N,C]`` after every layer; the states in ``past`` become those after these tokens."""
         for i, layer in enumerate(self.layers):
-            if past_key_values is not None:
-                if source is not None:
-                    options |= {"memory": self._memory(i, past_key_values, source, source_mask), "first": seen}
-                x, past_key_values[i] = layer(x, key_mask, past_key_values[i], True, **options)
-            else:
-                x = layer(x, key_mask, None, False, source, source_mask, **options)
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
+            if past is None:
+                x = layer(x, key_mask, None, False, *source, **options)
+                continue
+            if source[0] is not None:
+                options |= {"memory": self._memory(i, past, source[0], source[1]), "first": seen}
+            x, past[i] = layer(x, key_mask, past[i], True, **options)
+        return x
 
     def _memory(self, index: int, past: StateCache, source: Tensor, mask: Tensor | None) -> Any:
         """What layer ``index`` makes of the source: once, then the cache keeps it."""

@@ -3,10 +3,12 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention
 from cosformer.attention.recorded_state import extend_state
+from cosformer.nn.short_convolution import ConvolvedState, ShortConvolution
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, [B or 1, N, D]
 
@@ -17,7 +19,8 @@ class MultiHead(nn.Module):
     The mechanism brings the number of heads, their size, the longest sequence and causality; heads times their size
     need not be ``hidden_size``. ``num_key_heads``: fewer heads of keys and values, each serving several heads of queries.
     ``output_bias``: of the last projection, as ``bias`` unless given. ``qk_norm_eps``: RMSNorm on each head's queries and
-    keys, as Qwen3 has it.
+    keys, as Qwen3 has it. ``short_convolution``: the width of a convolution over the tokens of queries, keys and values, 0 for
+    none (:class:`ShortConvolution`). ``output_gate``: multiply what was attended to by ``silu`` of a linear map of the input.
     """
 
     def __init__(
@@ -29,6 +32,8 @@ class MultiHead(nn.Module):
         bias: bool = True,
         output_bias: bool | None = None,
         qk_norm_eps: float | None = None,
+        short_convolution: int = 0,
+        output_gate: bool = False,
     ) -> None:
         super().__init__()
         heads, dim = attention.num_heads, attention.head_dim
@@ -43,6 +48,11 @@ class MultiHead(nn.Module):
         self.query_norm = self.key_norm = None
         if qk_norm_eps is not None:
             self.query_norm, self.key_norm = nn.RMSNorm(dim, eps=qk_norm_eps), nn.RMSNorm(dim, eps=qk_norm_eps)
+        self.convolution = None
+        if short_convolution:
+            channels = (heads + 2 * self.num_key_heads) * dim
+            self.convolution = ShortConvolution(channels, short_convolution, causal=attention.causal)
+        self.gate = nn.Linear(hidden_size, heads * dim, bias=False) if output_gate else None
 
     @property
     def streaming(self) -> bool:
@@ -66,29 +76,85 @@ class MultiHead(nn.Module):
         turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state. ``group``:
         a process group whose ranks hold a piece of the sequence each; ``cu_seqlens`` is then that of the whole.
         """
-        q, k, v = self.heads(x, rotation)
-        if group is not None:
-            if state is not None or return_state:
-                raise ValueError("a sequence in pieces over processes carries no state; call with return_state=False")
-            return self._merge(self.attention.sharded(q, k, v, group, key_mask, cu_seqlens))
-        if cu_seqlens is not None:
-            if key_mask is not None or state is not None or return_state:
-                raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")
-            return self._merge(self.attention.packed(q, k, v, cu_seqlens))
-        if not return_state:
-            if state is not None:
-                raise ValueError("state given without return_state=True: these tokens would be lost from it")
-            return self._merge(self.attention(q, k, v, key_mask))
-        if not self.streaming:
+        if group is not None and (state is not None or return_state):
+            raise ValueError("a sequence in pieces over processes carries no state; call with return_state=False")
+        if group is None and cu_seqlens is not None and (key_mask is not None or state is not None or return_state):
+            raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")
+        if state is not None and not return_state:
+            raise ValueError("state given without return_state=True: these tokens would be lost from it")
+        if return_state and not self.streaming:
             name = type(self.attention).__name__
             raise ValueError(f"{name} (causal={self.attention.causal}) carries no state; call it without return_state")
-        extend: Any = self.attention.extend
-        out, state = extend_state(extend, q, k, v, state, key_mask)
-        return self._merge(out), state
+        rows, state = self._take_apart(state)
+        projected = self._project(x)
+        if self.convolution is not None:
+            projected, rows = self._convolve(projected, key_mask, rows, cu_seqlens, group)
+        q, k, v = self._as_heads(projected, rotation)
+        if return_state:
+            extend: Any = self.attention.extend
+            out, state = extend_state(extend, q, k, v, state, key_mask)
+            if self.convolution is not None and rows is not None:
+                state = ConvolvedState.after(rows, self.convolution.before, state)
+            return self._merge(out, x), state
+        if group is not None:
+            out = self.attention.sharded(q, k, v, group, key_mask, cu_seqlens)
+        elif cu_seqlens is not None:
+            out = self.attention.packed(q, k, v, cu_seqlens)
+        else:
+            out = self.attention(q, k, v, key_mask)
+        return self._merge(out, x)
 
-    def heads(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries ``[B,H,N,D]``, keys and values as the mechanism gets them."""
-        q, k, v = (self._split(projection(x)) for projection in (self.query, self.key, self.value))
+    def heads(
+        self, x: Tensor, key_mask: Tensor | None = None, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries ``[B,H,N,D]``, keys and values as the mechanism gets them, of one sequence a row."""
+        projected = self._project(x)
+        if self.convolution is not None:
+            projected, _ = self._convolve(projected, key_mask)
+        return self._as_heads(projected, rotation)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries ``[B,N,H*D]``, keys and values ``[B,N,Hk*D]``."""
+        return self.query(x), self.key(x), self.value(x)
+
+    def _convolve(
+        self,
+        projected: tuple[Tensor, ...],
+        key_mask: Tensor | None,
+        before: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        group: Any = None,
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Queries, keys and values after the convolution, and the row of all of them that it went over."""
+        assert self.convolution is not None
+        x = torch.cat(projected, -1)
+        if key_mask is not None:  # a bias would make something of padding
+            x = x.masked_fill(~key_mask[..., None], 0)
+        reach, first = self.convolution, 0
+        after = x.new_zeros(x.shape[0], reach.after, x.shape[2])
+        if group is not None:
+            from cosformer.ops.neighbours import neighbours  # torch.distributed is loaded by those who use it
+
+            before, after, first = neighbours(x, reach.before, reach.after, group)
+        elif before is None:
+            before = x.new_zeros(x.shape[0], reach.before, x.shape[2])
+        row = torch.cat((before.to(x.dtype), x, after), 1)
+        # a state that can take tokens back has more rows than the convolution looks back at
+        out = self.convolution(row[:, before.shape[1] - reach.before :], cu_seqlens, first)
+        return out.split([part.shape[-1] for part in projected], -1), row
+
+    def _take_apart(self, state: Any) -> tuple[Tensor | None, Any]:
+        """The rows that the convolution looks back at, if there were any, and the mechanism's own state."""
+        if isinstance(state, ConvolvedState):
+            if self.convolution is None:
+                raise ValueError("the state is that of a model with short_convolution, and this one has none")
+            return state.rows, state.state
+        if self.convolution is not None and state is not None and state.seen:
+            raise ValueError("the state is that of a model without short_convolution, and this one has one")
+        return None, state
+
+    def _as_heads(self, projected: tuple[Tensor, ...], rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (self._split(part) for part in projected)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if rotation is not None:
@@ -102,9 +168,12 @@ class MultiHead(nn.Module):
         """[B,N,heads*D] -> [B,heads,N,D]"""
         return x.unflatten(-1, (-1, self.attention.head_dim)).transpose(1, 2)
 
-    def _merge(self, x: Tensor) -> Tensor:
-        """[B,H,N,D] -> [B,N,C]"""
-        return self.output(x.transpose(1, 2).flatten(2))
+    def _merge(self, out: Tensor, x: Tensor) -> Tensor:
+        """What was attended to, ``[B,H,N,D]``, for the input ``x [B,N,C]`` -> ``[B,N,C]``"""
+        out = out.transpose(1, 2).flatten(2)
+        if self.gate is not None:
+            out = out * F.silu(self.gate(x))
+        return self.output(out)
 
 
 class CrossAttention(MultiHead):
@@ -134,7 +203,7 @@ class CrossAttention(MultiHead):
         q = self._split(self.query(x))
         if self.query_norm is not None:
             q = self.query_norm(q)
-        return self._merge(self.attention.attend_state(q, state, first))  # pyright: ignore[reportCallIssue]
+        return self._merge(self.attention.attend_state(q, state, first), x)  # pyright: ignore[reportCallIssue]
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

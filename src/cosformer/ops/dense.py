@@ -1,5 +1,6 @@
 """The definition, as an N x S matrix: what every other form is tested against, and the fastest one for short input."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,21 +31,25 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tenso
 
 
 def dense_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    cu_seqlens: Tensor | None,
-    p: AttentionSpec,
+    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, lengths: list[int] | None, p: AttentionSpec
 ) -> Tensor:
     """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
-    if cu_seqlens is None:
+    if lengths is None:
         return dense_attention(q, k, v, kv, z, p)
-    # values of meta tensors are not known, and one sequence has the same shapes
-    lengths = [q.shape[2]] if cu_seqlens.is_meta else cu_seqlens.diff().tolist()
     pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
     return torch.cat([dense_attention(a, b, c, None, None, p) for a, b, c in pieces], dim=2)
+
+
+def packed_lengths(cu_seqlens: Tensor | None, n: int) -> list[int] | None:
+    """The lengths of the packed sequences of ``n`` tokens; None: they are not packed.
+
+    Asked outside of transforms: inside a nested one, torch before 2.10 gives tensors that have no values.
+    """
+    if cu_seqlens is None:
+        return None
+    # values of meta tensors are not known, and one sequence has the same shapes
+    bounds = [0, n] if cu_seqlens.is_meta else cu_seqlens.tolist()
+    return [b - a for a, b in pairwise(bounds)]
 
 
 def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec) -> Tensor:

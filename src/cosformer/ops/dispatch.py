@@ -6,11 +6,27 @@ from torch import Tensor
 from cosformer.ops import native, triton
 from cosformer.ops.backends import COMPILED, DENSE_UP_TO
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
-from cosformer.ops.dense import dense_forward, dense_state, hide, widen
+from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths, widen
 from cosformer.ops.factored import attend_one, factored_attention
 from cosformer.ops.spec import AttentionSpec, accumulator
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
+
+# missing in torch 2.6, which refuses exports
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+# torch 2.6 to 2.10 compile some calls wrongly (a step past max_len does not raise) and export few
+traceable = torch.__version__ >= "2.12"  # compared as versions, not as strings
+
+
+def _refuse_to_be_traced() -> None:
+    raise RuntimeError(
+        f"torch.compile and torch.export of cosformer's attention need torch 2.12 or later, and this is {torch.__version__};"
+        " call it without them, or install a newer torch"
+    )
+
+
+# so that the compiler calls it, and its sentence is seen: a traced `raise` would only end the graph
+_refuse_to_be_traced._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def attend(
@@ -31,6 +47,8 @@ def attend(
     Key positions in ``spec`` count from the first key of this call, and so do those of causal queries; other queries'
     positions are absolute.
     """
+    if not traceable and torch.compiler.is_compiling():
+        _refuse_to_be_traced()
     kv, z, start = None, None, None
     position = torch.empty((), device="meta")  # of no state
     if state is not None:
@@ -60,7 +78,7 @@ def _behind(
         check_room(first, tokens, max_len)
         return spec.moved(first), None, seen + tokens
     # an exported graph is free of our operators here, so it can go to ONNX; it cannot refuse to run past max_len
-    ahead = seen + tokens if torch.compiler.is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
+    ahead = seen + tokens if is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
     return spec, ahead - tokens, ahead
 
 
@@ -98,14 +116,14 @@ def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
     compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
     # an exported program may run where the compiled kernels are not
-    linear = plain if torch.compiler.is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
+    linear = plain if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 
 
 def _at_most(length: int, limit: int) -> bool:
     """Whether ``length <= limit``; of an exported program, which cannot choose when it runs, for all its lengths."""
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         return length <= limit
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
 
@@ -144,7 +162,7 @@ def _run(
     if accumulator(dtype) != dtype:
         q, k, v = widen(q), widen(k), widen(v)
     if form == "dense":
-        out = dense_forward(q, k, v, kv, z, cu_seqlens, spec)
+        out = dense_forward(q, k, v, kv, z, packed_lengths(cu_seqlens, q.shape[2]), spec)
         kv, z = dense_state(k, v, kv, z, spec) if return_state else (None, None)
     else:
         out, kv, z = (attend_one if form == "step" else factored_attention)(q, k, v, kv, z, spec)

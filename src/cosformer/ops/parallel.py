@@ -186,7 +186,7 @@ def attend_pieces(
 
     own = torch.stack([sum_up(segment) for segment in sends[pieces.rank]])
     weights = _weights(takes, sends, spec.causal)
-    sums = _SumOverRanks.apply(own, weights, pieces.rank, pieces.group)
+    sums = SumOverRanks.apply(own, weights, pieces.rank, pieces.group)
     mine = takes[pieces.rank]
     rows = [run(segment, state) for segment, state in zip(mine, sums.unbind(), strict=True)]
     held = _segments(pieces.q_bounds, pieces.rank, bounds)
@@ -236,7 +236,7 @@ def _weights(takes: list[list[Segment]], sends: list[list[Segment]], causal: boo
     )
 
 
-class _SumOverRanks(torch.autograd.Function):
+class SumOverRanks(torch.autograd.Function):
     """``x [slots, ...]`` of every rank, gathered and summed up as ``weights`` say: ``[slots, ...]``.
 
     Row i of rank r is the sum of the gathered ones with a True in row ``r * slots + i`` of the weights. The gradient of what a rank
@@ -255,4 +255,4 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         weights, rank, group = ctx.settings
-        return _SumOverRanks.apply(g, tuple(zip(*weights, strict=True)), rank, group), None, None, None
+        return SumOverRanks.apply(g, tuple(zip(*weights, strict=True)), rank, group), None, None, None

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops.backends import KERNELS
 from cosformer.ops.checks import check_bounds, check_room
-from cosformer.ops.dense import dense_forward, dense_state, hide
+from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths
 from cosformer.ops.spec import SCHEMA, AttentionSpec, accumulator, new_output
 
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? kv, Tensor? z, Tensor? key_mask, Tensor? cu_seqlens"
@@ -111,14 +111,15 @@ class LinearKernelBackward(torch.autograd.Function):
         g_out, g_kv, g_z, q, k, v, kv, z, key_mask, cu_seqlens, start = ctx.saved_tensors
         spec = _behind(start, ctx.spec)
         state = () if kv is None else (kv, z)
+        lengths = packed_lengths(cu_seqlens, q.shape[2])
 
         def definition(q: Tensor, k: Tensor, v: Tensor, kv: Any = None, z: Any = None) -> tuple[Tensor, ...]:
             acc = accumulator(q.dtype)
             keys, values = hide(k.to(acc), key_mask), hide(v.to(acc), key_mask)
-            out = dense_forward(q.to(acc), keys, values, kv, z, cu_seqlens, spec)
+            out = dense_forward(q.to(acc), keys, values, kv, z, lengths, spec)
             kv, z = dense_state(keys, values, kv, z, spec)
             # packed sequences leave no state behind
-            return out.to(v.dtype), kv * (cu_seqlens is None), z * (cu_seqlens is None)
+            return out.to(v.dtype), kv * (lengths is None), z * (lengths is None)
 
         def first_derivative(g_out: Tensor, g_kv: Tensor, g_z: Tensor, *arguments: Tensor) -> Any:
             return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from cosformer.experiment import Experiment
 from cosformer.recipes import evidence, finetune, lm, lra, mlm
+from cosformer.recipes.general import GENERAL
 from cosformer.suggest import unknown
 
 RECIPES: dict[str, Callable[[], Experiment]] = {
@@ -14,5 +15,5 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
 def recipe(name: str) -> Experiment:
     """The experiment of recipe ``name``; an unknown name raises and suggests the nearest."""
     if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
+        raise unknown("recipe", name, [*GENERAL, *RECIPES])
     return RECIPES[name]()

@@ -1,7 +1,7 @@
 """The runs behind docs/results.md: small enough for one core, large enough that attention shows (docs/results/protocol.md).
 
 Each trains in at most 45 minutes of one core. The learning rate that stands here is one of the search; each attention gets the
-best for itself (``cosformer.lab.paper.rates``).
+best for itself (``studies.cosformer2022.rates``).
 """
 
 import dataclasses

@@ -16,8 +16,9 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.presets import preset
 
 # fields of CosformerConfig -> those of ModelConfig that set them
-SIZES = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
-SIZES |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
+ARCHITECTURE = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
+ARCHITECTURE |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
+ARCHITECTURE |= {name: name for name in ("short_convolution", "output_gate")}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class Task(ABC):
     def config(self, model: ModelConfig) -> CosformerConfig:
         """The architecture that ``model`` names, fitted to this task's data."""
         changes = self.model_fields()
-        named = {field: getattr(model, ours) for field, ours in SIZES.items()} | {"hidden_dropout_prob": model.dropout}
+        named = {field: getattr(model, ours) for field, ours in ARCHITECTURE.items()} | {
+            "hidden_dropout_prob": model.dropout
+        }
         changes |= {key: value for key, value in named.items() if value is not None}
         layers = model.layers or preset(model.preset).num_hidden_layers
         changes |= _attentions(model.attention, dict(model.attention_options), layers)

@@ -24,12 +24,14 @@ class Match(Classify):
                 f"data set {self.data.name!r} has one document a row; task 'match' needs two, as 'retrieval' has: use"
                 " task 'classify'"
             )
+        if self.data.long == "windows":
+            raise ValueError("data.long=windows is for single documents; pairs are cut (data.long=cut) or refused")
         return [*(part.tokens for part in self.dataset.splits.values()), *second]
 
     def train_lengths(self) -> np.ndarray:
         second = self._labelled("train").second
         assert second is not None
-        return super().train_lengths() + second.lengths
+        return super().train_lengths() + np.minimum(second.lengths, self.length)
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         ids, mask = self._padded([row["second"] for row in rows])
@@ -37,4 +39,4 @@ class Match(Classify):
 
     def _row(self, split: Split, index: int) -> dict[str, Any]:
         assert split.second is not None
-        return super()._row(split, index) | {"second": split.second[index]}
+        return super()._row(split, index) | {"second": self._fitting(split.second[index])}

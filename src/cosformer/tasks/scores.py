@@ -63,6 +63,31 @@ def answer_scores(sums: dict[str, float]) -> dict[str, float]:
     return {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
 
 
+def number_sums(found: Tensor, labels: Tensor) -> dict[str, float]:
+    """What :func:`number_scores` needs, from predicted and true numbers, both ``[rows]``."""
+    errors, labels = (found.double() - labels.double()).abs(), labels.double()
+    sums = {"rows": float(len(labels)), "absolute": errors.sum().item(), "squares": errors.square().sum().item()}
+    return sums | {"labels": labels.sum().item(), "labels_squared": labels.square().sum().item()}
+
+
+def number_scores(sums: dict[str, float]) -> dict[str, float]:
+    """The mean absolute error with its standard error, the root of the mean square, and R2: the share of the labels' variance that
+    is explained."""
+    rows = sums["rows"]
+    mae, mean_square = sums["absolute"] / rows, sums["squares"] / rows
+    variance = sums["labels_squared"] / rows - (sums["labels"] / rows) ** 2
+    spread = math.sqrt(max(mean_square - mae**2, 0.0) / (rows - 1)) if rows > 1 else math.nan
+    r2 = 1 - mean_square / variance if variance > 0 else math.nan
+    return {"mae": mae, "error": spread, "rmse": math.sqrt(mean_square), "r2": r2}
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """The mean over classes of F1, from counts [true, predicted]; a class that neither occurs nor is predicted does not count."""
+    right, total = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
+    there = total > 0
+    return float((2 * right[there] / total[there]).mean())
+
+
 def unigram_nats(stream: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """-log p of every id, float64 [V], with add-one smoothing over the ids that are ``allowed`` (bool [V]); inf elsewhere."""
     counts = np.zeros(len(allowed), np.int64)

@@ -1,9 +1,10 @@
-"""What the Trainer calls during a run: the progress bar, the stop on a signal, and a wait before each update."""
+"""What the Trainer calls during a run: the progress bar, the stop on a signal, a wait before each update, the check of its start."""
 
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from cosformer.train import checkpoints
+from cosformer.train.engine import TrainingFailed
 
 
 class Progress(TrainerCallback):
@@ -116,3 +120,28 @@ class Wait(TrainerCallback):
         started = time.monotonic()
         self.wait()
         self.leave_out(time.monotonic() - started)
+
+
+class StartsAt(TrainerCallback):
+    """Stops before the first update unless the Trainer has taken all of ``checkpoint``: it skips a missing file in silence."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint, self.loaded = checkpoint, False
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._check(state)
+        self.loaded = state.global_step >= state.max_steps  # there is no update to come
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if not self.loaded:  # again, as the random states are loaded last; later it may be pruned
+            self._check(state)
+            self.loaded = True
+
+    def _check(self, state: TrainerState) -> None:
+        step = checkpoints.step_of(self.checkpoint)
+        if state.global_step != step:
+            raise TrainingFailed(
+                f"{self.checkpoint} is of update {step}, but training would begin at {state.global_step}"
+            )
+        if not checkpoints.is_whole(self.checkpoint):
+            raise TrainingFailed(f"{self.checkpoint} was changed by another process while it was loaded")

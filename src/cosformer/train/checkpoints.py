@@ -7,7 +7,10 @@ import re
 import shutil
 from pathlib import Path
 
+from cosformer import json_files
+
 MANIFEST = "complete.json"
+_FOR_PEOPLE = "README.md"  # the model card: whoever edits it does no damage
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -20,7 +23,7 @@ def step_of(checkpoint: Path) -> int:
 def seal(checkpoint: Path) -> None:
     """Write the manifest: from here on the checkpoint counts. Its files are on the disk before the manifest is."""
     files = {}
-    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != MANIFEST):
+    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name not in (MANIFEST, _FOR_PEOPLE)):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -56,7 +59,7 @@ def damage(checkpoint: Path) -> str:
 
 def _manifest(checkpoint: Path) -> dict[str, tuple[int, str | None]]:
     """File name -> size and hash; manifests of earlier versions have the size alone."""
-    found = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    found = json_files.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or not found:
         raise ValueError("no manifest")
     try:

@@ -15,11 +15,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 
+from cosformer import json_files
 from cosformer.experiment import Experiment
 from cosformer.models.piecewise import backward_in_pieces
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints, mesh
 from cosformer.train.arguments import arguments
+from cosformer.train.card import write_run_card
 from cosformer.train.diagnostics import Diagnostics, first_bad
 from cosformer.train.metrics import Metrics
 from cosformer.train.nag import NAG
@@ -31,6 +33,15 @@ COUNTERS_FILE = "counters.json"
 
 class TrainingFailed(RuntimeError):
     """The run cannot go on; the message says why, and the last good checkpoint is kept."""
+
+
+def unreadable(path: Path, error: Exception) -> TrainingFailed:
+    """For a checkpoint whose hashes agree, and which still cannot be loaded."""
+    return TrainingFailed(
+        f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'});"
+        " nothing of it was used. Remove this checkpoint and resume again: training goes on from the one before it, and the"
+        " updates since are made again"
+    )
 
 
 class Engine(Trainer):
@@ -214,7 +225,7 @@ class Engine(Trainer):
         best = self.state.best_metric
         score = scores[self.task.score]
         if best is None or (score > best if self.task.higher_is_better else score < best):
-            self._keep_best()
+            self._keep_best(score)
         self._logged_at += time.monotonic() - started
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
@@ -238,7 +249,7 @@ class Engine(Trainer):
         dist.all_reduce(tensor)
         return float(tensor)
 
-    def _keep_best(self) -> None:
+    def _keep_best(self, score: float) -> None:
         fresh = self.run / "best.new"
         with self._fail_cleanly_on_write_error("the best weights"):
             if self.is_world_process_zero():
@@ -249,10 +260,17 @@ class Engine(Trainer):
             elif self.is_world_process_zero():
                 self.accelerator.unwrap_model(self.model).save_pretrained(fresh)  # pyright: ignore[reportArgumentType, reportCallIssue]
             if self.is_world_process_zero():
-                save_vocabulary(self.task.dataset.vocabulary, fresh, specials=self.task.name != "lm")
+                save_vocabulary(self.task.dataset.vocabulary, fresh, self.task.name, self.task.length)
+                self.write_card(fresh, {"step": self.state.global_step, "score": score})
                 checkpoints.seal(fresh)
                 checkpoints.replace_folder(fresh, self.run / "best")
         self._wait()
+
+    def write_card(self, folder: Path, best: dict[str, Any] | None, result: dict[str, Any] | None = None) -> None:
+        """The model card of the best weights, which are in ``folder``."""
+        assert self.model is not None
+        parameters = sum(p.numel() for p in self.model.parameters())
+        write_run_card(folder, self.experiment, self.task, parameters, best, result)
 
     # --- checkpoints
 
@@ -293,12 +311,15 @@ class Engine(Trainer):
 
     def load_counters(self, checkpoint: Path) -> None:
         """Go on adding up where the checkpoint's run was."""
-        counters = json.loads((checkpoint / COUNTERS_FILE).read_text(encoding="utf-8"))
-        self.tokens, self.seconds, self._updates = counters["tokens"], counters["seconds"], counters["updates"]
-        self.cpu_seconds = counters["cpu_seconds"]
-        self._loss.fill_(counters["loss"])
-        # the sum over processes is on the first one's account
-        self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0
+        try:
+            counters = json_files.loads((checkpoint / COUNTERS_FILE).read_text(encoding="utf-8"))
+            self.tokens, self.seconds, self._updates = counters["tokens"], counters["seconds"], counters["updates"]
+            self.cpu_seconds = counters["cpu_seconds"]
+            self._loss.fill_(counters["loss"])
+            # the sum over processes is on the first one's account
+            self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise unreadable(checkpoint / COUNTERS_FILE, error) from error
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once, under one name: the other name is not missing."""

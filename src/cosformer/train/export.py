@@ -30,8 +30,8 @@ def export(run: Path, out: Path) -> None:
     model.save_pretrained(fresh / "best")
     for path in (fresh / "best").glob("*.py"):
         path.unlink()  # it leads those without this package to it; whoever has this folder has the package
-    save_vocabulary(load_vocabulary(run), fresh / "best", specials=experiment.task != "lm")
     task = build_task(experiment)
+    save_vocabulary(load_vocabulary(run), fresh / "best", task.name, task.length)
     # rounding changed the weights: the scores are those of what is shipped, computed as it will be used
     rounded = model.float()
     result["scores"] = {name: score(task, name, rounded, experiment.train.eval_batch) for name in result["scores"]}

@@ -28,12 +28,17 @@ class Metrics:
 
     def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
         """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""
-        found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m["name"] == name]
+        found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m.get("name") == name and _has(m, score)]
         sign = -1 if higher_is_better else 1
         line = min(found, key=lambda m: (sign * m["scores"][score], m["step"]), default=None)
         return None if line is None else {"step": line["step"], "score": line["scores"][score]}
 
 
+def _has(line: dict[str, Any], score: str) -> bool:
+    scores = line.get("scores")
+    return isinstance(scores, dict) and isinstance(scores.get(score), int | float)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines that can be read, none where there is no file; a process killed while writing leaves half a line."""
-    return [line for _, line in json_files.read_lines(path)[0]]
+    return [line for _, line in json_files.read_lines(path)[0] if type(line.get("step")) is int and "kind" in line]

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +17,15 @@ from transformers.trainer_utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from cosformer import machine
-from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, LOCK_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.extras import require
+from cosformer.json_files import read_object
+from cosformer.locks import locked
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Baseline, Task
 from cosformer.train import checkpoints
-from cosformer.train.callbacks import Progress, StopOnSignal, Wait
-from cosformer.train.engine import Engine, score
+from cosformer.train.callbacks import Progress, StartsAt, StopOnSignal, Wait
+from cosformer.train.engine import Engine, TrainingFailed, score, unreadable
 from cosformer.train.mesh import Scored
 from cosformer.train.schedules import schedule
 from cosformer.train.start import start_model
@@ -38,17 +41,29 @@ def train(
 
     ``wait`` is called before every update, and the time it takes is not counted: runs that are compared can take turns.
     """
-    if (run / EXPERIMENT_FILE).exists() and _first_process():
-        raise FileExistsError(
-            f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
-        )
+    _refuse_existing(run)
     _set_threads(experiment)
     task = build_task(experiment)
     model = start_model(task, experiment)
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
-        checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
-    return _train_and_score(experiment, task, model, run, None, quiet, wait)
+    with _in_use(run):
+        _refuse_existing(run)  # another process may have begun it while we prepared the data
+        if _first_process():
+            checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
+        return _train_and_score(experiment, task, model, run, None, quiet, wait)
+
+
+def _refuse_existing(run: Path) -> None:
+    if (run / EXPERIMENT_FILE).exists() and _first_process():
+        raise FileExistsError(
+            f"{run} holds a run already; continue it with `cosformer resume {run}`, or choose another --run"
+        )
+
+
+def _in_use(run: Path) -> AbstractContextManager[None]:
+    """A run's folder belongs to one job: the first of its processes holds the lock."""
+    return locked(run / LOCK_FILE, f"the run {run}") if _first_process() else nullcontext()
 
 
 def resume(
@@ -59,17 +74,45 @@ def resume(
     ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`. ``sequence_parallel``: with
     rows over so many processes instead; checkpoints are the same for any number, and results but for rounding and dropout.
     """
-    if steps is not None:
-        lengthen(run, steps)
-    experiment = load_experiment(run)
-    if sequence_parallel is not None:
-        experiment = replace(experiment, train=replace(experiment.train, sequence_parallel=sequence_parallel))
-    if (run / RESULT_FILE).exists():
-        return json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
-    _set_threads(experiment)
-    task = build_task(experiment)
-    model = start_model(task, experiment)
-    return _train_and_score(experiment, task, model, run, _newest(run), quiet)
+    load_experiment(run)  # says at once if this is no run
+    if steps is None and (result := _result(run)):
+        return result
+    with _in_use(run):
+        if steps is not None:
+            lengthen(run, steps)
+        experiment = load_experiment(run)
+        if sequence_parallel is not None:
+            experiment = replace(experiment, train=replace(experiment.train, sequence_parallel=sequence_parallel))
+        if result := _result(run):
+            return result
+        _set_threads(experiment)
+        task = build_task(experiment)
+        model = start_model(task, experiment)
+        checkpoint = _newest(run)
+        if (run / RESULT_FILE).exists() and _first_process():
+            begin = "its first update" if checkpoint is None else checkpoint.name
+            print(f"{_damaged_result(run)}; it is made again from {begin} on", file=sys.stderr)
+        return _train_and_score(experiment, task, model, run, checkpoint, quiet)
+
+
+def _result(run: Path) -> dict[str, Any] | None:
+    """What ``result.json`` holds; None where there is none, or a damaged one."""
+    return None if _damaged_result(run) else read_object(run / RESULT_FILE, [], required=False)
+
+
+def _damaged_result(run: Path) -> str:
+    """What is wrong with ``result.json``; empty: nothing, or there is none."""
+    problems: list[str] = []
+    result = read_object(run / RESULT_FILE, problems, required=False)
+    if result is None:
+        return "".join(problems)
+    scores = result.get("scores")
+    if not (isinstance(scores, dict) and scores and all(isinstance(one, dict) for one in scores.values())):
+        return f"{run / RESULT_FILE} holds no scores"
+    kinds = {"score": str, "steps": int, "parameters": int, "seconds": int | float, "baseline": dict, "learned": dict}
+    bad = [name for name, kind in kinds.items() if not isinstance(result.get(name), kind)]
+    bad += [name for name in ("baseline", "learned") if name not in bad and result[name].keys() != scores.keys()]
+    return f"{run / RESULT_FILE} has no {bad[0]} that can be read" if bad else ""
 
 
 def lengthen(run: Path, steps: int) -> None:
@@ -107,12 +150,16 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 
-def load_model(run: Path, which: str = "best") -> PreTrainedModel:
-    """The run's model in eval mode; ``which``: ``best`` by the evaluations during training, or ``last``."""
+def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
+    """The model of the run in the folder ``run``, in eval mode.
+
+    which: ``best`` by the evaluations during training, or ``last``.
+    """
     from transformers import AutoConfig
 
     import cosformer.hf as hf
 
+    run = Path(run)
     load_experiment(run)
     if which == "best":
         place = run / "best"
@@ -126,8 +173,15 @@ def load_model(run: Path, which: str = "best") -> PreTrainedModel:
     if place is None or not (place / "config.json").is_file():
         raise FileNotFoundError(f"the run {run} has no {which} weights; train it, or `cosformer resume {run}`")
     disable_progress_bar()  # a line of its own for every model that is loaded says nothing
-    kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
-    return getattr(hf, kind).from_pretrained(place, dtype=torch.float32).eval()
+    other = "--weights last" if which == "best" else "--weights best"
+    try:
+        kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
+        if kind not in hf.__all__:
+            raise ValueError(f"its config.json names the architecture {kind!r}, which is none of ours")
+        return getattr(hf, kind).from_pretrained(place, dtype=torch.float32).eval()
+    except Exception as error:  # whatever transformers makes of a file that was changed
+        said = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{place} cannot be loaded ({said}); use {other}, or train the run again") from error
 
 
 def _newest(run: Path) -> Path | None:
@@ -167,7 +221,7 @@ def _train_and_score(
     record.write("running")
     try:
         with stop:
-            engine.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            _run_updates(engine, checkpoint)
         if engine.state.global_step < experiment.train.steps:
             return record.write("stopped", f"{stop.received} at update {engine.state.global_step}")
         return _finish(engine, task, record)
@@ -177,6 +231,20 @@ def _train_and_score(
     finally:
         if bar is not None:
             bar.close()
+
+
+def _run_updates(engine: Engine, checkpoint: Path | None) -> None:
+    if checkpoint is None:
+        engine.train()
+        return
+    starts = StartsAt(checkpoint)
+    engine.add_callback(starts)
+    try:
+        engine.train(resume_from_checkpoint=str(checkpoint))
+    except Exception as error:
+        if starts.loaded or isinstance(error, TrainingFailed):
+            raise
+        raise unreadable(checkpoint, error) from error
 
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
@@ -200,6 +268,8 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     }
     if engine.is_world_process_zero():
         checkpoints.write_atomically(engine.run / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        best = engine.metrics.best(task.score, task.selection, task.higher_is_better)
+        engine.write_card(engine.run / "best", best, result)
     record.write("done")
     return result
 
@@ -222,8 +292,13 @@ class _Record:
         self.ran_on = {"machine": machine.describe(torch.get_num_threads()), **machine.provenance(words)}
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         path = engine.run / RUN_FILE
-        if path.exists():
-            self.started = json.loads(path.read_text(encoding="utf-8")).get("started", self.started)
+        problems: list[str] = []
+        before = read_object(path, problems, required=False) or {}
+        if isinstance(before.get("started"), str):
+            self.started = before["started"]
+        elif path.exists() and engine.is_world_process_zero():
+            problem = problems[0] if problems else f"{path} does not say when the run began"
+            print(f"{problem}; the run goes on, and the time it began is recorded as now", file=sys.stderr)
 
     def facts(self) -> dict[str, Any]:
         engine = self.engine

@@ -10,7 +10,7 @@ import cosformer.hf  # noqa: F401  (Auto classes know our models only after this
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
-from cosformer.tasks.base import SIZES, Task
+from cosformer.tasks.base import ARCHITECTURE, Task
 
 # the data decides these for a fresh model; a body that has learned them keeps its own
 _LEARNED = ("vocab_size", "max_position_embeddings", "position_offset")
@@ -64,7 +64,7 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
         if need is not None and need > have:
             way_out = "use the tokenizer it was trained with" if why == "tokens" else "use shorter rows (data.length)"
             raise ValueError(f"the model in {source} knows {have:,} {why} and the data has {need:,}; {way_out}")
-    for field, ours in SIZES.items():
+    for field, ours in ARCHITECTURE.items():
         asked = getattr(model, ours)
         if asked is not None and asked != getattr(saved, field):
             raise ValueError(

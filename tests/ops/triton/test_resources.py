@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cosformer.ops.triton.resources import MOST, SHARED_LIMIT, configurations, main, markdown
+from tools.triton_resources import MOST, SHARED_LIMIT, configurations, main, markdown
 
 TABLE = Path(__file__).parents[3] / "docs" / "how-to" / "gpu_kernels.json"
 NVIDIA = ("sm_80", "sm_90", "sm_100")
@@ -62,7 +62,7 @@ AGAIN = ("attend_rows/bf16/bf16/64", "key_gradients/bf16/bf16/64", "segment_sums
 def test_compiling_again_gives_no_more_than_the_table(table, tmp_path, target, name):
     pytest.importorskip("triton")
     again = tmp_path / "again.json"
-    command = [sys.executable, "-m", "cosformer.ops.triton.resources", target, "--only", name, "--write", str(again)]
+    command = [sys.executable, "-m", "tools.triton_resources", target, "--only", name, "--write", str(again)]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     subprocess.run(command, check=True, env=environment, capture_output=True)
     found = json.loads(again.read_text())[target][name]

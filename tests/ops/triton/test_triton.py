@@ -141,6 +141,13 @@ def test_features_without_angles(tensors, normaliser, causal):
         assert (a - e).abs().max() <= 2e-6 * e.abs().max(), what
 
 
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_masked_keys_without_angles(check_masked_features, causal, relu, with_state):
+    check_masked_features("triton", causal=causal, relu=relu, with_state=with_state, dtype=torch.float32)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_masked_positions_may_hold_anything(causal, dtype):

@@ -31,10 +31,13 @@ def describe() -> str:
     return reason if library is None else library.describe()
 
 
-@torch.compiler.assume_constant_result
 def _missing() -> str:
     """Why there is no library; an empty string: there is. A compiler need not trace how it is found."""
     return find()[1]
+
+
+# the mark that torch.compiler.assume_constant_result sets; the decorator itself loads dynamo and sympy, seconds of every import
+_missing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def why_not(*tensors: Tensor) -> str:

@@ -4,12 +4,11 @@ import ctypes
 import functools
 import os
 import struct
-from importlib import machinery
 from pathlib import Path
 
 import torch
 
-NAME = "_kernels"
+NAME = "_kernels.so"  # setup.py gives it no tag of an interpreter
 #: members of call_t in cosformer.h, in order; name[n] is an array, pointers are addresses
 # fmt: off
 MEMBERS = [
@@ -85,13 +84,11 @@ def find() -> tuple[Library | None, str]:
     """The library, or None and the reason. COSFORMER_KERNELS names another build, for example one with sanitizers."""
     if other := os.environ.get("COSFORMER_KERNELS"):
         return Library(Path(other)), ""
-    folder = Path(__file__).parent
-    paths = [folder / f"{NAME}{suffix}" for suffix in machinery.EXTENSION_SUFFIXES]
-    path = next((path for path in paths if path.exists()), None)
-    if path is None:
+    path = Path(__file__).parent / NAME
+    if not path.exists():
         return None, (
-            "the native kernels were not built when cosformer was installed (no working C compiler then?); "
-            "install a C compiler and reinstall cosformer"
+            "the native kernels were not built when cosformer was installed (no working C compiler then?); install a C compiler, then "
+            "`pip install --force-reinstall --no-deps --no-cache-dir cosformer` (pip keeps what it built without one)"
         )
     try:
         return Library(path), ""

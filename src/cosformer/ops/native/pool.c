@@ -9,6 +9,18 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+/* The versions of these names that every glibc has: those of 2.34, which a newer one would link, keep a wheel off older systems. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#elif defined(__GLIBC__) && defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#endif
+#ifdef OLDEST
+__asm__(".symver dlsym,dlsym@" OLDEST);
+__asm__(".symver pthread_create,pthread_create@" OLDEST);
+__asm__(".symver pthread_join,pthread_join@" OLDEST);
+#endif
+
 #define EXPORT __attribute__((visibility("default")))
 enum { MOST_KEPT = 32 << 20 }; /* bytes of scratch that wait for the next call: heads of up to 256 channels on several threads */
 

@@ -360,6 +360,7 @@ def key_gradients(
                 score *= _pair_weight(TABLE, position, j, cos, sin, t, live, ANGLES)
                 g = _tile(g_head, t - lead, sg_n, live, x, E).to(DOT)
                 dv = tl.dot(score.to(DOT), g, dv, input_precision=PRECISION)
+    # a masked k is zero, so dv is too, except where a gradient is not finite: 0 * inf is NaN
     _store(DV + b * sy_b + hk * sy_h, j, sy_n, ok, x, E, tl.where(seen[:, None], dv, 0.0))
     v = _tile(V + b * sv_b + hk * sv_h, j, sv_n, seen, c, E).to(DOT)
     part = tl.dot(v, tl.trans(_tile(KV, x, E, x < D, c, E)).to(DOT), input_precision=PRECISION)

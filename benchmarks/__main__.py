@@ -1,0 +1,78 @@
+"""``python -m benchmarks NAME``: what only the project itself measures. Options, results and tables are those of ``cosformer bench``."""
+
+import argparse
+from pathlib import Path
+
+from cosformer.cli import Parser, exit_code
+from cosformer.commands import bench, positive
+from cosformer.commands.bench import LIMIT, QUIET, Bench, Option, lengths, some_numbers
+
+PROGRAM = "python -m benchmarks"
+BENCHES: dict[str, Bench] = {
+    "peers": Bench(
+        "each attention against the independent package of the same method",
+        "Forward pass at 4,096 tokens, 8 heads of 64 channels, float32: time of ours over time of the package's; below 1 ours is "
+        f"faster. Where the package brings projections, ours has them too. {QUIET}",
+        7,
+        {},
+    ),
+    "native": Bench(
+        "the compiled kernels against the machine's limit",
+        "Times of the kernels in multiples of the time that matrix products of as many operations take, by shape; bfloat16 "
+        f"against float32; one token. {QUIET}",
+        15,
+        {"--lengths": lengths("default: 4096,16384")},
+        "the shorter length and 5 repeats",
+    ),
+    "data": Bench(
+        "generators and preparation",
+        "Generators on all cores, in rows per second; BPE preparation as a share of the tokenizers library's rate.",
+        5,
+        {
+            "--text": Option("text for the BPE part (default: the Python library's sources)", Path, "FILE"),
+            "--tokenizer": Option("a tokenizer's files (default: a BPE of 8000 is learnt)", Path, "FOLDER"),
+        },
+    ),
+    "jax": Bench(
+        "the JAX operator beside torch's kernels and JAX's softmax attention",
+        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
+        f"one sequence, 8 heads of 64 channels; and its memory by length. {QUIET} Needs cosformer[jax].",
+        5,
+        {
+            "--lengths": lengths("default: 1024,4096,16384; '' for none", some_numbers),
+            "--memory-lengths": lengths("to measure memory at (default: 16384,65536; '' for none)", some_numbers),
+        },
+        "one length, three repeats",
+    ),
+    "text": Bench(
+        "the paper's table 5: speed and memory on byte-level text, by attention and length",
+        "Steps per second and peak memory of the Long-Range Arena's text model (4 layers, 4 heads; no dropout) on random bytes "
+        "of full length, beside the paper's, both as multiples of the Transformer's. Ours is torch's fused softmax attention, "
+        f"which needs no N x N matrix. {QUIET} Needs cosformer[hf].",
+        5,
+        {
+            "--attentions": Option("default: those of the paper's table 5", metavar="NAME,...|all"),
+            "--lengths": lengths("default: 1000,2000,3000,4000"),
+            "--batch": Option("sequences (default: 2; the paper's is 32)", positive),
+            "--width": Option("default: 256", positive),
+            "--device": Option("cpu or cuda (default: cpu)"),
+            "--memory-limit": Option(LIMIT, float, "GB"),
+        },
+        "short lengths, three repeats",
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one benchmark; returns the exit code."""
+    return exit_code(PROGRAM, lambda: build_parser().parse_args(argv), bench.run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog=PROGRAM, description="Benchmarks of the project itself, as ratios within one run.")
+    bench.configure(parser, BENCHES, "benchmarks")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

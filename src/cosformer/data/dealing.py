@@ -1,0 +1,54 @@
+"""Rows dealt to splits by shares: the same for a seed, classes in proportion, rows of a group together."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from cosformer.data.dataset import SPLITS
+
+
+def deal(
+    shares: Sequence[float],
+    seed: int,
+    *,
+    groups: Sequence[Hashable],
+    strata: Sequence[Hashable] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> list[str]:
+    """The split of each row. ``shares``: of valid and test; the rest is for training. Rows of equal ``groups`` go together (a number
+    for each row: none do). ``strata``: classes, each dealt in proportion. ``sizes``: how much a row counts, by default 1.
+
+    Groups are shuffled within their stratum (that of their first row) and go one by one to the split that is furthest behind its
+    share; the first group of each stratum is for training, so that training has every class.
+    """
+    check_shares(shares)
+    members: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    rng = np.random.default_rng(seed)
+    by_stratum: dict[Hashable, list[list[int]]] = {}
+    for rows in members.values():
+        by_stratum.setdefault(strata[rows[0]] if strata is not None else None, []).append(rows)
+    wanted = dict(zip(SPLITS, (1 - sum(shares), *shares), strict=True))
+    taken: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    seen = 0
+    found = ["train"] * len(groups)
+    for units in by_stratum.values():
+        for place, index in enumerate(rng.permutation(len(units))):
+            rows = units[index]
+            size = len(rows) if sizes is None else sum(sizes[row] for row in rows)
+            seen += size
+            behind = {split: share * seen - taken[split] for split, share in wanted.items() if share > 0}
+            split = "train" if place == 0 and strata is not None else max(behind, key=lambda s: behind[s])
+            taken[split] += size
+            for row in rows:
+                found[row] = split
+    return found
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    valid, test = shares
+    if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
+        raise ValueError(
+            f"valid={valid}, test={test}: shares of the rows, valid above 0 (models are chosen by it) and both together below 1"
+        )

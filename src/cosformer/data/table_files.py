@@ -1,0 +1,135 @@
+"""Tables as they come: CSV, TSV, JSON lines, parquet and arrow, row by row, each value with the place it was found at."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cosformer.data.own_files import LONGEST_LINE, OwnFile, checked_lines
+from cosformer.extras import require
+
+ENDINGS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file: its columns, and its rows as (number, values by column). ``unit`` is what the number counts: lines or rows.
+    ``class_names``: of a column whose integers stand for names, as `datasets` stores them."""
+
+    name: str
+    columns: list[str]
+    rows: Iterator[tuple[int, dict[str, Any]]]
+    unit: str = "line"
+    class_names: dict[str, list[str]] = field(default_factory=dict)
+
+    def place(self, number: int) -> str:
+        return f"{self.name}, {self.unit} {number}"
+
+
+def is_table(name: str) -> bool:
+    return name.lower().endswith(ENDINGS)
+
+
+def open_table(file: OwnFile, *, delimiter: str | None, quotes: bool, encoding: str, errors: str) -> TableFile:
+    """Read the header (or the first row) of ``file``; its rows are read as they are asked for."""
+    if file.ending in (".parquet", ".arrow"):
+        return _arrow(file)
+    lines = checked_lines(file, encoding, errors)
+    if file.ending in (".jsonl", ".ndjson", ".json"):
+        return _json(file, lines)
+    return _csv(file, lines, delimiter or ("\t" if file.ending in (".tsv", ".tab") else None), quotes)
+
+
+def _csv(file: OwnFile, lines: Iterator[tuple[int, str]], delimiter: str | None, quotes: bool) -> TableFile:
+    first = next(lines, None)
+    if first is None or not first[1].strip():
+        raise ValueError(f"{file.shown} is empty" if first is None else f"{file.shown}, line 1: no header")
+    if delimiter is None:
+        delimiter = ";" if first[1].count(";") > first[1].count(",") else ","
+    csv.field_size_limit(LONGEST_LINE)
+    reader = csv.reader(
+        (line for _, line in _chained(first, lines)),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        strict=True,
+    )
+    header = [name.strip() for name in _next_row(file, reader) or []]
+    doubled = next((name for name in header if header.count(name) > 1), None)
+    if doubled is not None:
+        raise ValueError(f"{file.shown}, line 1: the column {doubled!r} appears more than once; rename one of them")
+
+    def rows() -> Iterator[tuple[int, dict[str, Any]]]:
+        while True:
+            number = reader.line_num + 1  # a quoted cell may span lines: the row begins here
+            values = _next_row(file, reader)
+            if values is None:
+                return
+            if not values:  # a blank line
+                continue
+            if len(values) != len(header):
+                raise ValueError(
+                    f"{file.shown}, line {number}: {len(values)} columns, not the {len(header)} of the header; quote cells that"
+                    f" contain {delimiter!r}, or set the option delimiter (quotes=False where quotation marks are text)"
+                )
+            yield number, dict(zip(header, values, strict=True))
+
+    return TableFile(file.shown, header, rows())
+
+
+def _next_row(file: OwnFile, reader: Any) -> list[str] | None:
+    number = reader.line_num + 1
+    try:
+        return next(reader, None)
+    except csv.Error as error:
+        raise ValueError(
+            f"{file.shown}, line {number}: not readable as CSV ({error}); if quotation marks are part of the text, set quotes=False"
+        ) from None
+
+
+def _chained(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    yield first
+    yield from rest
+
+
+def _json(file: OwnFile, lines: Iterator[tuple[int, str]]) -> TableFile:
+    def objects() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in lines:
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                hint = "; one object a line is read, not one list over many lines" if number == 1 else ""
+                raise ValueError(f"{file.shown}, line {number}: not JSON ({error}){hint}") from None
+            if not isinstance(value, dict):
+                raise ValueError(f"{file.shown}, line {number}: wanted a JSON object, found {type(value).__name__}")
+            yield number, value
+
+    rows = objects()
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{file.shown} is empty")
+    return TableFile(file.shown, list(first[1]), _with_first(first, rows))
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _arrow(file: OwnFile) -> TableFile:
+    """Through Hugging Face's `datasets`, as a stream: nothing is copied into its cache."""
+    datasets = require("data", "datasets")
+    kind = file.ending.removeprefix(".")
+    try:
+        found = datasets.load_dataset(kind, data_files=str(file.path), split="train", streaming=True)
+        features = found.features or {}
+        rows = ((number, row) for number, row in enumerate(found, start=1))
+        first = next(rows, None)
+    except Exception as error:  # datasets raises its own kinds, and those of pyarrow
+        raise ValueError(f"{file.shown} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
+    if first is None:
+        raise ValueError(f"{file.shown} holds no rows")
+    names = {name: list(f.names) for name, f in features.items() if isinstance(f, datasets.ClassLabel)}
+    return TableFile(file.shown, list(features) or list(first[1]), _with_first(first, rows), "row", names)

@@ -1,1 +1,0 @@
-"""The lab: benchmarks, the paper's experiments, and how their results are shown."""

@@ -1,0 +1,167 @@
+"""Rows of a table one after the other, in any of the usual forms; a row that cannot be read says so and does not end the rest."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from cosformer.extras import require
+from cosformer.suggest import unknown
+
+STANDARD = "-"
+# ending -> form
+FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
+USUAL_TEXT = ("text", "sentence", "review", "content", "document", "body", "comment", "message", "tweet", "abstract")
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row ``number``, counted from 1 without a header: its values by column, or the ``problem`` that it could not be read for."""
+
+    number: int
+    values: dict[str, Any]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a source, read as they are asked for. ``schema``: pyarrow's, where the source has types."""
+
+    name: str
+    columns: list[str]
+    rows: Iterator[Row]
+    schema: Any = None
+
+
+def form_of(path: str, asked: str | None, standard: str) -> str:
+    """The form of ``path``: the one ``asked`` for, or that of its ending; ``standard`` is that of standard input or output."""
+    if asked is not None:
+        return asked
+    if path == STANDARD:
+        return standard
+    if Path(path).suffix.lower() not in FORMS:
+        raise ValueError(f"{path}: its ending says no form; wanted {', '.join(FORMS)}, or --reads and --writes")
+    return FORMS[Path(path).suffix.lower()]
+
+
+@contextmanager
+def open_table(path: str, form: str) -> Iterator[Table]:
+    """The table in ``path``; ``-`` is standard input."""
+    name = "standard input" if path == STANDARD else path
+    if form == "parquet":
+        yield _parquet(path, name)
+        return
+    # bytes that are no UTF-8 become lone surrogates, by which a bad row is known; "" leaves line ends in quoted cells alone
+    settings: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
+    if path == STANDARD:
+        yield _READERS[form](io.TextIOWrapper(sys.stdin.buffer, **settings), name, form)
+        return
+    with open(path, **settings) as file:
+        yield _READERS[form](file, name, form)
+
+
+def _delimited(file: IO[str], name: str, form: str) -> Table:
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(file, delimiter=DELIMITERS[form])
+    header = next(reader, [])
+    if not header:
+        raise ValueError(f"{name} is empty: its first line names the columns")
+    doubled = next((column for column in header if header.count(column) > 1), None)
+    if doubled is not None:
+        raise ValueError(f"{name}: the column {doubled!r} appears more than once; rename one of them")
+
+    def rows() -> Iterator[Row]:
+        cells = (row for row in reader if row)  # a blank line is no row
+        for number, row in enumerate(cells, start=1):
+            wrong = (
+                f"{len(row)} cells, and the header has {len(header)}"
+                if len(row) != len(header)
+                else encoding_problem(row)
+            )
+            yield Row(number, dict(zip(header, row, strict=False)), wrong)
+
+    return Table(name, header, rows())
+
+
+def _json_lines(file: IO[str], name: str, form: str) -> Table:
+    def rows() -> Iterator[Row]:
+        for number, line in enumerate((line for line in file if line.strip()), start=1):
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                yield Row(number, {}, f"not JSON ({error})")
+                continue
+            if isinstance(values, dict):
+                yield Row(number, values, encoding_problem([line]))
+            else:
+                yield Row(number, {}, f"wanted a JSON object, found {line.strip()[:40]}")
+
+    found = rows()
+    # the first row that can be read has the columns
+    before = []
+    for row in found:
+        before.append(row)
+        if row.values:
+            break
+    columns = list(before[-1].values) if before else []
+    return Table(name, columns, chain(before, found))
+
+
+def _lines(file: IO[str], name: str, form: str) -> Table:
+    rows = ((number, line.rstrip("\r\n")) for number, line in enumerate(file, start=1))
+    return Table(name, ["text"], (Row(number, {"text": line}, encoding_problem([line])) for number, line in rows))
+
+
+def _parquet(path: str, name: str) -> Table:
+    if path == STANDARD:
+        raise ValueError("parquet cannot be read from standard input, as its index is at the end; give a file")
+    parquet = require("data", "pyarrow.parquet")
+    try:
+        file = parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # pyarrow has kinds of its own
+        raise ValueError(f"{name} cannot be read as parquet: {str(error).splitlines()[0]}") from error
+
+    def rows() -> Iterator[Row]:
+        values = (row for batch in file.iter_batches(batch_size=4096) for row in batch.to_pylist())
+        return (Row(number, row) for number, row in enumerate(values, start=1))
+
+    return Table(name, list(file.schema_arrow.names), rows(), file.schema_arrow)
+
+
+_READERS = {"csv": _delimited, "tsv": _delimited, "jsonl": _json_lines, "txt": _lines}
+
+
+def encoding_problem(texts: Sequence[str]) -> str:
+    """What is wrong with texts that cannot be written as UTF-8; empty: nothing."""
+    try:
+        for text in texts:
+            text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "not UTF-8"
+    return ""
+
+
+def text_column(table: Table, asked: str | None) -> str:
+    """The column that holds the texts: the one ``asked`` for, else one of a usual name, else the only one."""
+    if asked is not None:
+        if asked not in table.columns:
+            raise ValueError(f"{table.name}: {unknown('column', asked, table.columns)}")
+        return asked
+    usual = [column for name in USUAL_TEXT for column in table.columns if column.lower() == name]
+    found = usual or (table.columns if len(table.columns) == 1 else [])
+    if not found:
+        raise ValueError(
+            f"{table.name}: which column holds the texts? It has {', '.join(table.columns)}; say --text {table.columns[0]}"
+            if table.columns
+            else f"{table.name}: no row can be read"
+        )
+    return found[0]

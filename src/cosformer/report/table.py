@@ -1,0 +1,53 @@
+"""One table, three renderings: text for a terminal, Markdown, HTML; and the way of a rendering into a document."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosformer import terminal
+from cosformer.report import html
+from cosformer.report.html import Html
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells are text; the first column names its row. ``numeric``: the other columns are set to the right."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: bool = True
+
+    @property
+    def text(self) -> str:
+        """For a terminal."""
+        body = terminal.table(self.header, self.rows)
+        return f"{self.title}\n\n{body}" if self.title else body
+
+    @property
+    def markdown(self) -> str:
+        rule = ["---", *["---:" if self.numeric else "---"] * (len(self.header) - 1)]
+        escaped = [[cell.replace("|", r"\|") for cell in row] for row in (self.header, *self.rows)]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
+        return f"{self.title}\n\n{body}" if self.title else body
+
+    @property
+    def html(self) -> Html:
+        return html.table(self.header, self.rows, self.title)
+
+
+def insert(text: str, name: str, block: str) -> str:
+    """``text`` with ``block`` between the markers ``<!-- name:start -->`` and ``<!-- name:end -->``, within a line if the
+    markers are."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise ValueError(f"the document must hold the markers {start} and {end} once each")
+    before, rest = text.split(start)
+    inside, after = rest.split(end)
+    around = "\n" if "\n" in inside else ""
+    return f"{before}{start}{around}{block}{around}{end}{after}"
+
+
+def insert_into(path: Path, name: str, block: str) -> None:
+    """:func:`insert` in the file ``path``."""
+    path.write_text(insert(path.read_text(encoding="utf-8"), name, block), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""The model card of a run: what it was trained on, how, and how good it is; no folder of this machine and no row of the data."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cosformer import machine
+from cosformer._version import __version__
+from cosformer.experiment import Experiment
+from cosformer.models.card import model_card
+from cosformer.models.config import AUTO_CLASSES
+from cosformer.tasks.base import Task
+from cosformer.train.checkpoints import write_atomically
+
+CARD_FILE = "README.md"
+_PIPELINES = {
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForTokenClassification": "token-classification",
+}
+
+
+def write_run_card(
+    folder: Path,
+    experiment: Experiment,
+    task: Task,
+    parameters: int,
+    best: dict[str, Any] | None,
+    result: dict[str, Any] | None = None,
+) -> None:
+    """Write the card of the weights in ``folder``, those of update ``best["step"]``; ``result`` is that of a finished run."""
+    auto_class = next((auto for auto, ours in AUTO_CLASSES.items() if ours == task.head.__name__), "AutoModel")
+    parts = [_table(["", ""], _facts(experiment, task, parameters)), *_scores(task, best, result)]
+    if auto_class in _PIPELINES and (folder / "tokenizer.json").is_file():
+        cut = ", truncation=True" if auto_class == "AutoModelForSequenceClassification" else ""
+        call = f'pipeline("{_PIPELINES[auto_class]}", model="PATH"{cut})'
+        parts.append(f"After `import cosformer.hf` transformers' own `{call}` takes it, too.")
+    data = f"`{experiment.data.name}`"
+    title = f"{experiment.recipe}: {data} with {experiment.model.attention} attention"
+    limits = "Intended use, licence of the data and limits: not stated. Fill this in before sharing the model."
+    card = model_card(title, "\n\n".join(parts), auto_class, "linear-attention", missing=limits)
+    write_atomically(folder / CARD_FILE, str(card))
+
+
+def _facts(experiment: Experiment, task: Task, parameters: int) -> list[list[str]]:
+    data, train, dataset = experiment.data, experiment.train, task.dataset
+    options = ", ".join(f"{key}={_shown(value)}" for key, value in data.options.items())
+    rows = ", ".join(f"{name} {len(split):,}" for name, split in dataset.splits.items())
+    facts = [
+        ["task", experiment.task],
+        ["data", f"`{data.name}`" + (f" ({options})" if options else "")],
+        ["rows", rows],
+        ["longest row", f"{task.length:,} tokens of {dataset.vocab_size:,} kinds; what is longer is cut"],
+        ["attention", f"`{experiment.model.attention}`"],
+        ["parameters", f"{parameters:,}"],
+        ["training", f"{train.steps:,} updates of {train.batch} rows, {train.optimizer}, learning rate {train.lr:g}"],
+        ["seed", str(train.seed)],
+        ["command", f"`{machine.without_folders(['cosformer', *sys.argv[1:]])}`"],
+        ["made with", f"cosformer {__version__}, torch {torch.__version__}"],
+    ]
+    if dataset.class_names is not None:
+        facts.insert(3, ["classes", ", ".join(dataset.class_names)])
+    if experiment.start is not None:
+        facts.insert(-4, ["started from", f"`{_shown(experiment.start)}`"])
+    return facts
+
+
+def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | None) -> list[str]:
+    parts = []
+    if best is not None:
+        parts.append(
+            f"These are the weights after update {best['step']:,}, chosen by `{task.score}` on the split `{task.selection}`:"
+            f" {best['score']:.4f}."
+        )
+    if result is not None:
+        rows = [
+            [name, f"{found[task.score]:.4f} ± {found['error']:.4f}", f"{result['baseline'][name]['score']:.4f}"]
+            for name, found in result["scores"].items()
+        ]
+        baseline = next(iter(result["baseline"].values()))["name"]
+        parts.append(f"Scores of the run's last weights, those after update {result['steps']:,}, ± one standard error:")
+        parts.append(_table(["evaluation", task.score, f"baseline: {baseline}"], rows))
+    return parts
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _shown(value: Any) -> str:
+    return machine.without_folders([value]) if isinstance(value, str) else str(value)

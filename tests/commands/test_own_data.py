@@ -1,0 +1,201 @@
+"""`cosformer train classify --data reviews.csv` and its kin: one line is enough, bad input is one sentence, nothing is derived twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cosformer.cli import main
+from cosformer.experiment import load_experiment
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+# three updates of a model that is too small to learn
+TINY = ["--train.steps", "3", "--train.batch", "4", "--train.eval-every", "3", "--train.save-every", "2", "--quiet"]
+TINY += ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.feed-forward", "16"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def reviews(folder: Path, rows: int = 40, longest: int = 0) -> None:
+    lines = [f"{i},{'fine' if i % 2 else 'awful'} film {i},{'positive' if i % 2 else 'negative'}" for i in range(rows)]
+    lines += [f"{rows},{'very ' * (longest // 5)}good,positive"] * bool(longest)
+    (folder / "reviews.csv").write_text("\n".join(["id,review,sentiment", *lines]) + "\n")
+
+
+def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, capsys) -> None:
+    reviews(folder)
+    assert main(["train", "classify", "--data", "reviews.csv", "--run", "run", *TINY]) == 0
+    said = capsys.readouterr()
+    for part in (
+        "text: column 'review'",
+        "label: column 'sentiment'",
+        "2 classes in training: negative",
+        "rows: train 32, valid 4, test 4",
+    ):
+        assert part in said.err
+    assert "majority class" in said.out and "valid" in said.out and "test" in said.out
+    found = load_experiment(folder / "run")
+    assert found.recipe == "classify" and found.train.steps == 3 and found.model.width == 16
+    assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"
+    assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
+        "what was decided is written down"
+    )
+
+
+def test_resuming_derives_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    reviews(folder)
+    assert main(["train", "classify", "--data", "reviews.csv", "--run", "run", *TINY]) == 0
+    before = (folder / "run" / "experiment.json").read_text()
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("derived again")
+
+    monkeypatch.setattr("cosformer.tasks.own_data.own_experiment", never)
+    monkeypatch.setattr("cosformer.data.summary.summarize", never)
+    assert main(["resume", "run", "--steps", "5", "--quiet"]) == 0
+    after = json.loads((folder / "run" / "experiment.json").read_text())
+    assert after["train"].pop("steps") == 5
+    kept = json.loads(before)
+    kept["train"].pop("steps")
+    assert after == kept
+    reviews(folder, rows=50)
+    assert main(["eval", "run"]) == 2
+    assert "reviews.csv has changed since this run began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recipe", ["lm", "mlm"])
+def test_one_line_trains_on_texts(recipe: str, folder: Path, capsys) -> None:
+    (folder / "texts").mkdir()
+    for i in range(4):
+        (folder / "texts" / f"{i}.txt").write_text("".join(f"line {j} of text {i}\n" for j in range(60)))
+    assert main(["train", recipe, "--data", "texts", "--run", "run", *TINY]) == 0
+    assert "ending: '.txt'" in capsys.readouterr().err
+    result = json.loads((folder / "run" / "result.json").read_text())
+    assert result["baseline"]["valid"]["name"] == "unigram" and "test" in result["scores"]
+
+
+def test_long_rows_are_cut_read_in_windows_or_refused(folder: Path, capsys) -> None:
+    reviews(folder, longest=200)
+    line = ["train", "classify", "--data", "reviews.csv", "--data.length", "32", *TINY]
+    assert main([*line, "--run", "cut"]) == 0
+    assert "1 rows are longer than 32 tokens and are cut there" in capsys.readouterr().err
+    assert main([*line, "--run", "windows", "--data.long", "windows"]) == 0
+    assert "read in overlapping windows" in capsys.readouterr().err
+    assert main([*line, "--run", "refuse", "--data.long", "refuse"]) == 2
+    assert "a row of 206 tokens, more than data.length=32" in capsys.readouterr().err
+    assert not (folder / "refuse").exists()
+
+
+def test_an_encoder_of_own_texts_is_fine_tuned_on_an_own_table(folder: Path) -> None:
+    reviews(folder)
+    (folder / "book.txt").write_text("".join(f"a film like number {i}\n" for i in range(100)))
+    assert (
+        main(["train", "mlm", "--data", "book.txt", "--data.options.tokenizer", "bpe:270", "--run", "mlm", *TINY]) == 0
+    )
+    sizes = ["--model.layers", "--model.width", "--model.heads", "--model.feed-forward"]
+    words = [word for i, word in enumerate(TINY) if word not in sizes and (i == 0 or TINY[i - 1] not in sizes)]
+    assert main(["train", "classify", "--data", "reviews.csv", "--start", "mlm", "--run", "run", *words]) == 0
+    found = load_experiment(folder / "run")
+    assert found.start == "mlm" and Path(str(found.data.options["tokenizer"])) == Path("mlm/best")
+
+
+def jsonl(folder: Path, name: str, rows: list[dict]) -> None:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_kinds(folder: Path) -> None:
+    """One small file for each recipe of tables."""
+    words = [
+        f"{w} {i}"
+        for i, w in enumerate(["red", "green", "blue", "dark", "light", "warm", "cold", "new", "old", "big"] * 4)
+    ]
+    jsonl(folder, "prices.jsonl", [{"text": w, "price": 1_000.5 + i} for i, w in enumerate(words)])
+    jsonl(folder, "pairs.jsonl", [{"sentence1": w, "sentence2": w[::-1], "label": i % 2} for i, w in enumerate(words)])
+    jsonl(folder, "similar.jsonl", [{"sentence1": w, "sentence2": w[:3], "score": i / 40} for i, w in enumerate(words)])
+    jsonl(folder, "topics.jsonl", [{"text": w, "labels": ["a", "b", "c"][: i % 4]} for i, w in enumerate(words)])
+    jsonl(folder, "tags.jsonl", [{"words": w.split(), "tags": ["W", "N"]} for w in words])
+    jsonl(folder, "turn.jsonl", [{"source": w, "target": w[::-1]} for w in words])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "file", "more", "task", "score", "baseline"),
+    [
+        ("regress", "prices.jsonl", ["--data.options.label", "price"], "regress", "mae", "median of training"),
+        ("match", "pairs.jsonl", [], "match", "accuracy", "majority class"),
+        ("match", "similar.jsonl", ["--data.options.target", "number"], "score", "mae", "median of training"),
+        ("classify", "topics.jsonl", ["--data.options.target", "classes"], "multilabel", "f1", "most frequent classes"),
+        ("tag", "tags.jsonl", [], "tag", "accuracy", "most frequent tag"),
+        ("seq2seq", "turn.jsonl", [], "seq2seq", "loss", "unigram"),
+    ],
+)  # fmt: skip
+def test_one_line_trains_each_kind_of_table(
+    recipe: str, file: str, more: list[str], task: str, score: str, baseline: str, folder: Path, capsys
+) -> None:
+    write_kinds(folder)
+    assert main(["train", recipe, "--data", file, "--run", "run", *more, *TINY]) == 0, capsys.readouterr().err
+    result = json.loads((folder / "run" / "result.json").read_text())
+    assert result["task"] == task and result["score"] == score and result["recipe"] == recipe
+    assert result["baseline"]["valid"]["name"] == baseline
+    for found in result["scores"].values():
+        assert score in found and found["error"] >= 0
+    capsys.readouterr()
+    assert main(["eval", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"valid", "test"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "said"),
+    [
+        ("regress", [{"text": "a", "score": "many"}] * 9, "x.jsonl, line 1: column 'score' holds 'many', which is no number"),
+        ("regress", [{"text": "a", "score": float("nan")}] * 9, "x.jsonl, line 1: no number in column 'score'"),
+        ("regress", [{"text": "a", "score": 2}] * 9, "every row has the number 2; there is nothing to learn"),
+        ("tag", [{"words": "a b", "tags": "X"}] * 9, "x.jsonl, line 1: 2 words and 1 tags; each word needs one"),
+        ("tag", [{"words": "a", "tags": None}] * 9, "x.jsonl, line 1: no tags in column 'tags'"),
+        ("seq2seq", [{"source": "a", "target": ""}] * 9, "x.jsonl, line 1: no text in column 'target'"),
+        ("match", [{"text": "a", "label": 1}] * 9, "which column is the second? It has text, label"),
+    ],
+)  # fmt: skip
+def test_each_kind_refuses_what_it_cannot_learn(recipe: str, rows: list[dict], said: str, folder: Path, capsys) -> None:
+    jsonl(folder, "x.jsonl", rows)
+    assert main(["train", recipe, "--data", "x.jsonl"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1 and not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "classify trains on your own files: give --data PATH"),
+        (["--train.steps", "3"], "classify trains on your own files: give --data PATH"),
+        (["--data", "gone.csv"], "gone.csv does not exist"),
+        (["--data", "*.tsv"], "no file matches '*.tsv'"),
+        (["--data", "reviews.csv", "--data.options.text", "reviw"], "unknown column 'reviw'; did you mean 'review'?"),
+        (["--data", "reviews.csv", "--data.options.txt", "x"], "data set 'table' has no option 'txt'"),
+        (["--data", "empty.csv"], "empty.csv is empty"),
+        (["--data", "header.csv"], "header.csv holds a header and no rows"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_writes_nothing(words: list[str], said: str, folder: Path, capsys) -> None:
+    reviews(folder)
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("text,label\n")
+    assert main(["train", "classify", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1 and not (folder / "runs").exists()
+
+
+def test_help_and_list_know_the_general_recipes(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "classify", "--help"])
+    assert "--data PATH" in capsys.readouterr().out
+    assert main(["train"]) == 2
+    assert "Takes --data PATH." in capsys.readouterr().out
+    assert main(["train", "clasify"]) == 2
+    assert "did you mean 'classify'?" in capsys.readouterr().err

@@ -1,0 +1,23 @@
+"""What the operator loads: torch's compiler costs seconds, and eager calls do not need it."""
+
+import subprocess
+import sys
+
+CALLS = """
+import sys
+from cosformer import cosformer_attention
+import torch
+q = torch.randn(1, 2, 300, 8, requires_grad=True)
+for causal in (False, True):
+    cosformer_attention(q, q, q, causal=causal).sum().backward()
+with torch.no_grad():
+    one, state = q[:, :, :1], None
+    for _ in range(2):
+        _, state = cosformer_attention(one, one, one, causal=True, max_len=9, state=state, return_state=True)
+print(*sorted({"torch._dynamo", "sympy", "triton", "torch.distributed.tensor"} & {*sys.modules}))
+"""
+
+
+def test_eager_calls_do_not_load_the_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
