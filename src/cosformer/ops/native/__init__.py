@@ -16,6 +16,7 @@ from cosformer.ops.spec import AttentionSpec
 __all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
 
 _SHORT = 96  # longest N and S of `dense`
+_TOO_FAST = 2  # what its entry returns for rates that decay too fast for so many rows
 # what the kernels write sums to, whatever the process has set as its defaults
 _SUMS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
@@ -62,6 +63,7 @@ def forward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    decay: Tensor | None,
     p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
@@ -73,13 +75,14 @@ def forward(
     hk, e = k.shape[1], v.shape[3]
     features = k.shape[3] * (2 if p.k_len else 1)
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
+    decay = _plain(decay)
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
     out = memory.empty((b, h, n, e), v.dtype)
     den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
-    call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
+    call = _call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)
     _check(library.forward(call))
     return out, den, kv_next, z_next
 
@@ -95,6 +98,7 @@ def backward(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    decay: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv_next: Tensor | None,
@@ -116,6 +120,7 @@ def backward(
         dz.zero_()
         cu_seqlens = cu_seqlens.to("cpu", torch.int64).contiguous()
     q, k, v, g_out, kv, z, g_kv, g_z = _rows(q), _rows(k), _rows(v), _rows(g_out), *map(_plain, (kv, z, g_kv, g_z))
+    decay = _plain(decay)
     key_mask = None if key_mask is None else key_mask.contiguous()
     out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
     results = [
@@ -124,7 +129,7 @@ def backward(
     ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
+    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p, more)))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
@@ -137,17 +142,29 @@ def fits_dense(q: Tensor, k: Tensor, p: AttentionSpec) -> bool:
     return max(n, s) <= _SHORT and min(n, s) > 0 and not (p.causal and n != s)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: AttentionSpec) -> Tensor:
+def dense(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, decay: Tensor | None, p: AttentionSpec
+) -> Tensor:
     """``out [B,H,N,E]`` of what :func:`fits_dense`: the N x S matrix, a head at a time."""
-    q, k, v = _rows(q), _rows(k), _rows(v)
+    q, k, v, decay = _rows(q), _rows(k), _rows(v), _plain(decay)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
+    status = loaded().dense(_call(q, k, v, None, None, key_mask, None, decay, out, None, None, None, p))
+    if status == _TOO_FAST:
+        return forward(q, k, v, None, None, key_mask, None, decay, p)[0]
+    _check(status)
     return out
 
 
 def step(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: AttentionSpec
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: Tensor | None,
+    z: Tensor | None,
+    key_mask: Tensor | None,
+    decay: Tensor | None,
+    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
     library = loaded()
@@ -155,6 +172,7 @@ def step(
     hk, e = v.shape[1], v.shape[3]
     features = d * (2 if p.k_len else 1)
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
+    decay = _plain(decay)
     out = v.new_empty((b, h, 1, e))
     if kv is None or z is None:
         kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
@@ -163,7 +181,7 @@ def step(
         kv_next = memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
         z_next = torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
+    _check(library.step(_call(q, k, v, kv, z, key_mask, None, decay, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
 
 
@@ -210,6 +228,7 @@ def _call(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    decay: Tensor | None,
     out: Tensor,
     den: Tensor | None,
     kv_next: Tensor | None,
@@ -218,6 +237,7 @@ def _call(
     gradients: tuple[int, ...] = _NO_GRADIENTS,
 ) -> bytes:
     """The call record of cosformer.h."""
+    assert decay is None or p.causal  # ops composes the other from causal calls
     b, h, n, d = q.shape
     _, hk, s, e = v.shape
     qs, ks, vs = q.stride(), k.stride(), v.stride()
@@ -226,6 +246,6 @@ def _call(
         b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
         qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
         torch.get_num_threads(), p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z),
-        _at(key_mask), _at(cu_seqlens), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+        _at(key_mask), _at(cu_seqlens), _at(decay), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )
     # fmt: on

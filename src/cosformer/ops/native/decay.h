@@ -1,0 +1,116 @@
+/* Fixed rates at which the past decays, one for each channel of a key head. Included once per instruction set, after vector.h.
+ *
+ * A pair of positions i >= j counts exp(-rate (i - j)). Inside a chunk this is a factor of the query's row times one of the
+ * key's row, both relative to the middle of the chunk, so that neither leaves the range of floats: rows of q are loaded times
+ * exp(-rate (row - middle)), rows of k times exp(rate (row - middle)), and their gradients are stored times the same. A sum
+ * over a head's past (or, backward, its future) is kept as it is seen from the middle of the present chunk, and is moved from
+ * middle to middle. */
+
+#define MOST_DECAY 64.0f /* rate times rows of a chunk: factors lie within exp(-32) and exp(32) */
+#define FASTEST 4.0f     /* chunks have 16 rows or more; the operator refuses faster rates, which count as this one here */
+
+/* The factors of one key head, a row of Dp for each row of a chunk: row r of a query takes row r, row r of a key row chunk - r. */
+typedef struct {
+    const float *rows; /* NULL: no decay */
+    long step;         /* floats from row to row: Dp for queries, -Dp for keys */
+} factors_t;
+
+/* exp(-rate distance) as one or zero, and a rest [Dp]: whole * x + rest * x keeps what x times a rounded factor near one would
+ * lose, the same way in every chunk. */
+typedef struct {
+    const float *whole, *rest;
+} shift_t;
+
+/* The factors of all key heads: exp(-rate (row - chunk / 2)) [chunk + 1][Dp], and the shift by one chunk. */
+typedef struct {
+    float *block; /* NULL without decay */
+    long head;    /* floats from head to head */
+    long chunk, Dp;
+} decay_t;
+
+/* As much of a chunk as the fastest rate allows. */
+static long chunk_with_decay(const call_t *call, long chunk) {
+    float fastest = 0;
+    for (long i = 0; call->decay && i < call->Hk * call->D; i++) fastest = fmaxf(fastest, call->decay[i]);
+    while (chunk > 16 && fastest * (float)chunk > MOST_DECAY) chunk -= 16;
+    return chunk;
+}
+
+INLINE double rate_of(const call_t *call, long hk, long d) {
+    return d < call->D ? fminf(call->decay[hk * call->D + d], FASTEST) : 0;
+}
+
+/* Returns 0, or 1 when memory ran out. What it makes is given back with give_block. */
+static int make_decay(const call_t *call, long chunk, decay_t *decay) {
+    long Dp = round_up(call->D, 16), middle = chunk / 2;
+    *decay = (decay_t){.head = (chunk + 3) * Dp, .chunk = chunk, .Dp = Dp};
+    if (!call->decay) return 0;
+    decay->block = (float *)take_block(4 * (size_t)(call->Hk * decay->head));
+    if (!decay->block) return 1;
+    for (long hk = 0; hk < call->Hk; hk++)
+        for (long d = 0; d < Dp; d += 16) {
+            float *to = decay->block + hk * decay->head + d;
+            double later[16], earlier[16], a[16], b[16];
+            for (long i = 0; i < 16; i++)
+                later[i] = exp(-rate_of(call, hk, d + i)), earlier[i] = 1 / later[i], a[i] = b[i] = 1;
+            for (long r = 0; r < middle; r++)
+                for (long i = 0; i < 16; i++) {
+                    to[(middle + r) * Dp + i] = (float)a[i], to[(middle - r) * Dp + i] = (float)b[i];
+                    a[i] *= later[i], b[i] *= earlier[i];
+                }
+            for (long i = 0; i < 16; i++) {
+                double all = a[i] * a[i], whole = all > 0.7;
+                to[chunk * Dp + i] = (float)a[i], to[i] = (float)b[i];
+                to[(chunk + 1) * Dp + i] = (float)whole, to[(chunk + 2) * Dp + i] = (float)(all - whole);
+            }
+        }
+    return 0;
+}
+
+INLINE factors_t query_factors(const decay_t *decay, long hk) {
+    return decay->block ? (factors_t){decay->block + hk * decay->head, decay->Dp} : (factors_t){0};
+}
+
+INLINE factors_t key_factors(const decay_t *decay, long hk) {
+    return decay->block ? (factors_t){decay->block + hk * decay->head + decay->chunk * decay->Dp, -decay->Dp} : (factors_t){0};
+}
+
+/* To a position `distance` later (a sum over the past) or earlier (over the future); `room` has place for 2 Dp floats. */
+static shift_t shift_by(const decay_t *decay, const call_t *call, long hk, long distance, float *room) {
+    const float *by_chunk = decay->block + hk * decay->head + (decay->chunk + 1) * decay->Dp;
+    if (distance == decay->chunk) return (shift_t){by_chunk, by_chunk + decay->Dp};
+    for (long d = 0; d < decay->Dp; d++) {
+        double all = exp(-rate_of(call, hk, d) * (double)distance), whole = all > 0.7;
+        room[d] = (float)whole, room[decay->Dp + d] = (float)(all - whole);
+    }
+    return (shift_t){room, room + decay->Dp};
+}
+
+/* What falls below the smallest normal number is zero: smaller ones are slow, and would never vanish. */
+INLINE vec shifted(vec x, vec whole, vec rest) {
+    x = whole * x + rest * x;
+    return keep(~((vec)((ivec)x & 0x7fffffff) < 1.17549435e-38f), x);
+}
+
+INLINE float shifted_one(float x, float whole, float rest) {
+    x = whole * x + rest * x;
+    return fabsf(x) < 1.17549435e-38f ? 0 : x;
+}
+
+/* Rows of gradients times the factors of what they are gradients of; channels of panels d0 to d1. */
+static void decay_rows(float *x, long ld, factors_t by, long d0, long d1, long n) {
+    for (long r = 0; r < n; r++)
+        for (long i = d0 * 16; i < d1 * 16; i += WIDTH) store(x + r * ld + i, load(x + r * ld + i) * load(by.rows + r * by.step + i));
+}
+
+/* exp(-x) of x >= 0 as a power of two and a rest, for one token. */
+INLINE void split_exp(vec x, vec *whole, vec *rest) {
+    const float terms[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1};
+    const vec most = 87.0f - (vec){}, rounder = 12582912.0f - (vec){}; /* added and subtracted, it rounds to integers */
+    x = (vec)(((ivec)x & (x < most)) | ((ivec)most & ~(x < most)));
+    vec n = (x * -1.44269504f + rounder) - rounder, r = (-x - n * 0.693145752f) - n * 1.42860677e-6f;
+    vec sum = 1.0f / 40320 - (vec){};
+    for (int i = 0; i < 7; i++) sum = sum * r + terms[i];
+    *whole = (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
+    *rest = *whole * (sum * r);
+}
