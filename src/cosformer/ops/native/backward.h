@@ -106,7 +106,8 @@ static void shift_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t *
     for (long half = 0; half < plan->halves; half++) {
         for (long d = d0; d < d1; d++)
             for (int l = 0; l < 16; l += WIDTH) {
-                vec whole = load(by.whole + d * 16 + l), rest = load(by.rest + d * 16 + l);
+                ivec whole = (ivec)load((const float *)by.whole + d * 16 + l);
+                vec rest = load(by.rest + d * 16 + l);
                 float *row = sums->keys + (half * plan->nd + d) * plan->Er * 16 + l;
                 for (long e = 0; e < dq_columns(plan); e++, row += 16) *(vec *)row = shifted(*(vec *)row, whole, rest);
             }

@@ -15,10 +15,11 @@ typedef struct {
     long step;         /* floats from row to row: Dp for queries, -Dp for keys */
 } factors_t;
 
-/* exp(-rate distance) as one or zero, and a rest [Dp]: whole * x + rest * x keeps what x times a rounded factor near one would
- * lose, the same way in every chunk. */
+/* exp(-rate distance) as one (all bits) or zero, and a rest [Dp]: x + rest * x keeps what x times a rounded factor near one
+ * would lose, the same way in every chunk. */
 typedef struct {
-    const float *whole, *rest;
+    const int32_t *whole;
+    const float *rest;
 } shift_t;
 
 /* The factors of all key heads: exp(-rate (row - chunk / 2)) [chunk + 1][Dp], and the shift by one chunk. */
@@ -40,6 +41,11 @@ INLINE double rate_of(const call_t *call, long hk, long d) {
     return d < call->D ? fminf(call->decay[hk * call->D + d], FASTEST) : 0;
 }
 
+INLINE void split(double factor, int32_t *whole, float *rest) {
+    *whole = factor > 0.7 ? -1 : 0;
+    *rest = (float)(factor > 0.7 ? factor - 1 : factor);
+}
+
 /* Returns 0, or 1 when memory ran out. What it makes is given back with give_block. */
 static int make_decay(const call_t *call, long chunk, decay_t *decay) {
     long Dp = round_up(call->D, 16), middle = chunk / 2;
@@ -59,9 +65,8 @@ static int make_decay(const call_t *call, long chunk, decay_t *decay) {
                     a[i] *= later[i], b[i] *= earlier[i];
                 }
             for (long i = 0; i < 16; i++) {
-                double all = a[i] * a[i], whole = all > 0.7;
                 to[chunk * Dp + i] = (float)a[i], to[i] = (float)b[i];
-                to[(chunk + 1) * Dp + i] = (float)whole, to[(chunk + 2) * Dp + i] = (float)(all - whole);
+                split(a[i] * a[i], (int32_t *)to + (chunk + 1) * Dp + i, to + (chunk + 2) * Dp + i);
             }
         }
     return 0;
@@ -78,23 +83,23 @@ INLINE factors_t key_factors(const decay_t *decay, long hk) {
 /* To a position `distance` later (a sum over the past) or earlier (over the future); `room` has place for 2 Dp floats. */
 static shift_t shift_by(const decay_t *decay, const call_t *call, long hk, long distance, float *room) {
     const float *by_chunk = decay->block + hk * decay->head + (decay->chunk + 1) * decay->Dp;
-    if (distance == decay->chunk) return (shift_t){by_chunk, by_chunk + decay->Dp};
-    for (long d = 0; d < decay->Dp; d++) {
-        double all = exp(-rate_of(call, hk, d) * (double)distance), whole = all > 0.7;
-        room[d] = (float)whole, room[decay->Dp + d] = (float)(all - whole);
-    }
-    return (shift_t){room, room + decay->Dp};
+    if (distance == decay->chunk) return (shift_t){(const int32_t *)by_chunk, by_chunk + decay->Dp};
+    int32_t *whole = (int32_t *)room;
+    for (long d = 0; d < decay->Dp; d++)
+        split(exp(-rate_of(call, hk, d) * (double)distance), whole + d, room + decay->Dp + d);
+    return (shift_t){whole, room + decay->Dp};
 }
 
-/* What falls below the smallest normal number is zero: smaller ones are slow, and would never vanish. */
-INLINE vec shifted(vec x, vec whole, vec rest) {
-    x = whole * x + rest * x;
-    return keep(~((vec)((ivec)x & 0x7fffffff) < 1.17549435e-38f), x);
-}
+#define SMALLEST 1.17549435e-38f /* normal number */
 
-INLINE float shifted_one(float x, float whole, float rest) {
-    x = whole * x + rest * x;
-    return fabsf(x) < 1.17549435e-38f ? 0 : x;
+/* Zero for what is smaller: it is slow to compute with, and would never vanish. */
+INLINE vec flushed(vec x) { return keep(~((vec)((ivec)x & 0x7fffffff) < SMALLEST), x); }
+
+INLINE vec shifted(vec x, ivec whole, vec rest) { return flushed(keep(whole, x) + rest * x); }
+
+INLINE float shifted_one(float x, int32_t whole, float rest) {
+    x = (whole ? x : 0) + rest * x;
+    return fabsf(x) < SMALLEST ? 0 : x;
 }
 
 /* Rows of gradients times the factors of what they are gradients of; channels of panels d0 to d1. */
@@ -103,14 +108,15 @@ static void decay_rows(float *x, long ld, factors_t by, long d0, long d1, long n
         for (long i = d0 * 16; i < d1 * 16; i += WIDTH) store(x + r * ld + i, load(x + r * ld + i) * load(by.rows + r * by.step + i));
 }
 
-/* exp(-x) of x >= 0 as a power of two and a rest, for one token. */
-INLINE void split_exp(vec x, vec *whole, vec *rest) {
+/* The same split of exp(-x), x >= 0, for one token. */
+INLINE void split_exp(vec x, ivec *whole, vec *rest) {
     const float terms[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1};
     const vec most = 87.0f - (vec){}, rounder = 12582912.0f - (vec){}; /* added and subtracted, it rounds to integers */
-    x = (vec)(((ivec)x & (x < most)) | ((ivec)most & ~(x < most)));
+    x = keep(x < most, x) + keep(~(x < most), most);
     vec n = (x * -1.44269504f + rounder) - rounder, r = (-x - n * 0.693145752f) - n * 1.42860677e-6f;
     vec sum = 1.0f / 40320 - (vec){};
     for (int i = 0; i < 7; i++) sum = sum * r + terms[i];
-    *whole = (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
-    *rest = *whole * (sum * r);
+    vec power = (vec)((__builtin_convertvector(n, ivec) + 127) << 23); /* of two */
+    *whole = n == 0;
+    *rest = power * (sum * r) + keep(~*whole, power);
 }

@@ -346,7 +346,8 @@ static void store_state(const plan_t *plan, float *to, const float *from, long e
 static void shift_state(const plan_t *plan, float *state, float *z, long panels, shift_t by) {
     for (long half = 0; half < plan->halves; half++)
         for (long d = 0; d < plan->D; d++) {
-            vec whole = by.whole[d] - (vec){}, rest = by.rest[d] - (vec){};
+            ivec whole = by.whole[d] - (ivec){};
+            vec rest = by.rest[d] - (vec){};
             float *row = state + (half * plan->D + d) * 16;
             for (long e = 0; e < panels; e++, row += plan->Fr * 16)
                 for (int l = 0; l < 16; l += WIDTH) *(vec *)(row + l) = shifted(*(vec *)(row + l), whole, rest);

@@ -5,6 +5,7 @@ enum {
     STEP_COLUMNS = 64,       /* columns in registers */
     STEP_BYTES = 1 << 20,    /* of state: worth a second thread */
     STREAM_BYTES = 16 << 20, /* of state: no cache keeps it, so a new one is written past the caches */
+    FLUSH_EVERY = 64,        /* tokens: what has decayed to almost nothing becomes zero */
 };
 
 #if defined(__clang__)
@@ -30,12 +31,12 @@ INLINE void update_columns(long features, long row, const float *from, float *to
                            const float *fq, float *out, int vectors, int stream) {
     vec sums[STEP_COLUMNS / WIDTH] = {};
     for (long f = 0; f < features; f++, from += row, to += row) {
-        vec q = fq[f] - (vec){}, k = fk[f] - (vec){};
+        vec q = fq[f] - (vec){}, k = fk[f] - (vec){}, rest = (by.whole ? by.rest[f] : 0) - (vec){};
+        ivec whole = (by.whole ? by.whole[f] : 0) - (ivec){};
 #pragma GCC unroll 16
         for (int l = 0; l < vectors; l++) {
-            vec x = load(from + l * WIDTH);
-            if (by.whole) x = shifted(x, by.whole[f] - (vec){}, by.rest[f] - (vec){});
-            x += k * load(v + l * WIDTH);
+            vec before = load(from + l * WIDTH), x = (by.whole ? keep(whole, before) : before) + k * load(v + l * WIDTH);
+            if (by.whole) x += rest * before;
             if (stream) STREAM(to + l * WIDTH, x);
             else store(to + l * WIDTH, x);
             sums[l] += q * x;
@@ -82,14 +83,21 @@ INLINE void step_state(const step_t *step, const float *from, float *to, shift_t
         }
 }
 
+static void flush(float *x, long n) {
+    long i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) store(x + i, flushed(load(x + i)));
+    for (; i < n; i++) x[i] = fabsf(x[i]) < SMALLEST ? 0 : x[i];
+}
+
 /* What one token does to the features of a key head. */
-static shift_t decayed(const plan_t *plan, long hk, float *rates, float *whole, float *rest) {
+static shift_t decayed(const plan_t *plan, long hk, float *rates, int32_t *whole, float *rest) {
     load_row(rates, (const char *)(plan->call->decay + hk * plan->D), plan->D, F32);
     for (long half = 0; half < plan->halves; half++) /* the second from where the first ends */
         for (long d = 0; d < plan->Dp; d += WIDTH) {
-            vec one, other;
+            ivec one;
+            vec other;
             split_exp(load(rates + d), &one, &other);
-            store(whole + half * plan->D + d, one), store(rest + half * plan->D + d, other);
+            store((float *)whole + half * plan->D + d, (vec)one), store(rest + half * plan->D + d, other);
         }
     return (shift_t){whole, rest};
 }
@@ -102,7 +110,8 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     arena_t arena = {.block = scratch};
     float *x = cut(&arena, plan->ldx), *fk = cut(&arena, plan->ldf), *fq = cut(&arena, plan->groups * plan->ldf);
     float *v = cut(&arena, plan->Ep), *out = cut(&arena, plan->groups * plan->Ep);
-    float *whole = cut(&arena, plan->ldf), *rest = cut(&arena, plan->ldf);
+    int32_t *whole = (int32_t *)cut(&arena, plan->ldf);
+    float *rest = cut(&arena, plan->ldf);
     const uint8_t *mask = call->mask ? call->mask + b : NULL;
     load_features(plan, x, fk, rows_of(plan, call->k, call->ks, b, hk, 0), mask, (factors_t){0}, step->k, 1);
     for (long g = 0; g < plan->groups; g++)
@@ -116,6 +125,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     if (!call->kv) memset(to, 0, 4 * (size_t)(features * plan->E));
     if (!call->decay || !call->kv) step_state(step, from, to, (shift_t){0}, fk, v, fq, out);
     else step_state(step, from, to, decayed(plan, hk, x, whole, rest), fk, v, fq, out);
+    if (call->decay && call->k_first % FLUSH_EVERY == 0) flush(to, features * plan->E);
 
     const float *z = call->z ? call->z + head * features : NULL;
     float *z_next = call->z_next + head * features;
