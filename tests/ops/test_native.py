@@ -337,15 +337,28 @@ def test_far_keys_are_not_lost():
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_large_results_use_memory_again_and_fill_it(causal):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_large_results_use_memory_again_and_fill_it(causal, compiled):
+    """Also where torch.compile evaluates the frames, which holds other references to the arguments of a Python function."""
+    from torch._dynamo.eval_frame import set_eval_frame  # loads for seconds
+
     g = given(9000, b=1, d=32, e=32, causal=causal)
+    wanted = [x.clone() for x in native.forward(*g)]
     memory.release()
-    wanted = native.forward(*g)
-    pointer = wanted[0].data_ptr()
-    wanted = [x.clone() for x in wanted]
-    dirty = memory.empty((1, 4, 9000, 32), torch.float32).fill_(torch.nan)
-    assert dirty.data_ptr() == pointer
-    del dirty
+    before = set_eval_frame(False if compiled else None)  # False: run what was compiled before, compile nothing
+    try:
+        use_memory_again(g, wanted)
+    finally:
+        set_eval_frame(before)
+
+
+def use_memory_again(g, wanted):
+    out = memory.empty(g.q.shape, torch.float32).fill_(torch.nan)
+    pointer = out.data_ptr()
+    del out
+    out = native.forward(*g)[0]
+    assert out.data_ptr() == pointer
+    del out
     for _ in range(2):
         ours = native.forward(*g)
         assert all(torch.equal(x, y) for x, y in zip(ours, wanted, strict=True))
