@@ -99,21 +99,23 @@ static void absorb_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t 
     }
 }
 
-/* With decay, these sums as they are seen from `distance` positions later. */
-static void shift_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t *sums, head_t at, long distance, long d0, long d1) {
+/* With decay, these sums as they are seen from position `to`, `distance` later. */
+static void shift_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t *sums, head_t at, long to, long distance, long d0,
+                              long d1) {
     if (!plan->decay.block) return;
+    float some = dither(plan->call->k_first + to);
     shift_t by = shift_by(&plan->decay, plan->call, at.hk, distance, chunk->room);
     for (long half = 0; half < plan->halves; half++) {
         for (long d = d0; d < d1; d++)
             for (int l = 0; l < 16; l += WIDTH) {
                 ivec whole = (ivec)load((const float *)by.whole + d * 16 + l);
-                vec rest = load(by.rest + d * 16 + l);
+                vec rest = dithered(whole, load(by.rest + d * 16 + l), some);
                 float *row = sums->keys + (half * plan->nd + d) * plan->Er * 16 + l;
                 for (long e = 0; e < dq_columns(plan); e++, row += 16) *(vec *)row = shifted(*(vec *)row, whole, rest);
             }
         for (long i = 0; i < plan->Dp; i++) {
             float *z = sums->keys_z + half * plan->Dp + i;
-            *z = shifted_one(*z, by.whole[i], by.rest[i]);
+            *z = shifted_one(*z, by.whole[i], by.rest[i], some);
         }
     }
 }
@@ -214,9 +216,10 @@ static void queries_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, h
 static void causal_dq(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at, long d0, long d1) {
     const call_t *call = plan->call;
     long head = at.b * call->Hk + at.hk, before = at.s - at.n, panel = plan->chunk * 16;
+    long middle = plan->chunk / 2; /* of a chunk: where the sums are seen from */
     const float *kv = call->kv ? call->kv + head * plan->F * plan->E : NULL, *z = call->z ? call->z + head * plan->F : NULL;
     load_sums(plan, sums, kv, z, d0, d1);
-    if (kv) shift_keys_for_dq(plan, chunk, sums, at, plan->chunk / 2 + 1, d0, d1);
+    if (kv) shift_keys_for_dq(plan, chunk, sums, at, middle, middle + 1, d0, d1);
     for (long first = 0, n; first < at.s; first += n) {
         n = least(plan->chunk, (first < before ? before : at.s) - first);
         load_keys_for_dq(plan, chunk, at, first, n, d0, d1);
@@ -230,7 +233,7 @@ static void causal_dq(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t a
         }
         if (first + n == at.s) break;
         absorb_keys_for_dq(plan, chunk, sums, n, d0, d1);
-        shift_keys_for_dq(plan, chunk, sums, at, n, d0, d1);
+        shift_keys_for_dq(plan, chunk, sums, at, first + n + middle, n, d0, d1);
     }
 }
 
@@ -364,7 +367,7 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
 static void shift_queries(const plan_t *plan, const chunk_t *chunk, sums_t *sums, head_t at, long *from, long to) {
     if (!plan->decay.block) return;
     shift_t by = shift_by(&plan->decay, plan->call, at.hk, *from - to, chunk->room);
-    shift_state(plan, sums->queries, sums->queries_b, plan->ne, by);
+    shift_state(plan, sums->queries, sums->queries_b, plan->ne, by, plan->call->k_first + to);
     *from = to;
 }
 

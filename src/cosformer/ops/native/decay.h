@@ -90,15 +90,25 @@ static shift_t shift_by(const decay_t *decay, const call_t *call, long hk, long 
     return (shift_t){whole, room + decay->Dp};
 }
 
+/* Added to a rest that is not zero. x + rest * x changes a slowly decaying x by few units in the last place, the same number
+ * every time, so that it would be rounded the same way every time; with this, a unit or two that spread evenly around zero
+ * from position to position, such errors cancel. */
+INLINE float dither(int64_t position) {
+    double a = 0.5 + 0.7548776662466927 * (double)position, b = 0.5 + 0.5698402909980532 * (double)position;
+    return (float)((a - floor(a) + b - floor(b) - 1) * 0x1p-23);
+}
+
 #define SMALLEST 1.17549435e-38f /* normal number */
 
 /* Zero for what is smaller: it is slow to compute with, and would never vanish. */
 INLINE vec flushed(vec x) { return keep(~((vec)((ivec)x & 0x7fffffff) < SMALLEST), x); }
 
+INLINE vec dithered(ivec whole, vec rest, float dither) { return rest + keep(whole & (rest != 0), dither - (vec){}); }
+
 INLINE vec shifted(vec x, ivec whole, vec rest) { return flushed(keep(whole, x) + rest * x); }
 
-INLINE float shifted_one(float x, int32_t whole, float rest) {
-    x = (whole ? x : 0) + rest * x;
+INLINE float shifted_one(float x, int32_t whole, float rest, float dither) {
+    x = (whole ? x : 0) + (whole && rest != 0 ? rest + dither : rest) * x;
     return fabsf(x) < SMALLEST ? 0 : x;
 }
 

@@ -144,10 +144,11 @@ typedef struct {
 
 INLINE long block_start(long total, long blocks, long i) { return total * i / blocks; }
 
-/* With decay, the state as it is seen from `distance` positions later. */
-static void shift_keys(const plan_t *plan, keys_t *k, float *state, head_t at, long distance, long e0, long e1) {
+/* With decay, the state as it is seen from position `to`, `distance` later. */
+static void shift_keys(const plan_t *plan, keys_t *k, float *state, head_t at, long to, long distance, long e0, long e1) {
+    const call_t *call = plan->call;
     if (!plan->decay.block || !distance) return;
-    shift_state(plan, state, k->z, e1 - e0, shift_by(&plan->decay, plan->call, at.hk, distance, k->room));
+    shift_state(plan, state, k->z, e1 - e0, shift_by(&plan->decay, call, at.hk, distance, k->room), call->k_first + to);
 }
 
 static void causal_task(const void *context, int64_t task, char *scratch) {
@@ -165,7 +166,7 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
     long middle = plan->chunk / 2; /* of a chunk: where the state is seen from */
     load_state(plan, state, call->kv ? call->kv + head * plan->F * plan->E : NULL, e0, e1);
     clear_keys(plan, &k, call->z ? call->z + head * plan->F : NULL);
-    if (at.s && call->kv) shift_keys(plan, &k, state, at, middle + 1, e0, e1);
+    if (at.s && call->kv) shift_keys(plan, &k, state, at, middle, middle + 1, e0, e1);
     for (long first = 0, n; first < at.s; first += n) {
         n = least(plan->chunk, (first < before ? before : at.s) - first);
         load_keys(plan, &k, at, first, n, e0, e1);
@@ -175,7 +176,8 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
                 attend(plan, &q, &k, first || call->kv ? state : NULL, at, at.hk * plan->groups + g, first - before, n, e0, e1);
         }
         absorb_keys(plan, &k, state, at, first, n, e0, e1);
-        shift_keys(plan, &k, state, at, first + n < at.s ? n : call->cu ? 0 : n - 1 - middle, e0, e1);
+        if (first + n < at.s) shift_keys(plan, &k, state, at, first + n + middle, n, e0, e1);
+        else if (!call->cu) shift_keys(plan, &k, state, at, at.s - 1, n - 1 - middle, e0, e1);
     }
     write_state(plan, state, k.z, at, e0, e1);
 }

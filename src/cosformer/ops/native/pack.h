@@ -342,16 +342,17 @@ static void store_state(const plan_t *plan, float *to, const float *from, long e
             memcpy(to + f * plan->E + e * 16, from + ((e - e0) * plan->Fr + f) * 16, 4 * (size_t)least(16, plan->E - e * 16));
 }
 
-/* A state as panels [panels][Fr][16], and its normaliser, seen from another position. */
-static void shift_state(const plan_t *plan, float *state, float *z, long panels, shift_t by) {
+/* A state as panels [panels][Fr][16], and its normaliser, seen from another position: `to`. */
+static void shift_state(const plan_t *plan, float *state, float *z, long panels, shift_t by, int64_t to) {
+    float some = dither(to);
     for (long half = 0; half < plan->halves; half++)
         for (long d = 0; d < plan->D; d++) {
             ivec whole = by.whole[d] - (ivec){};
-            vec rest = by.rest[d] - (vec){};
+            vec rest = dithered(whole, by.rest[d] - (vec){}, some);
             float *row = state + (half * plan->D + d) * 16;
             for (long e = 0; e < panels; e++, row += plan->Fr * 16)
                 for (int l = 0; l < 16; l += WIDTH) *(vec *)(row + l) = shifted(*(vec *)(row + l), whole, rest);
-            z[half * plan->D + d] = shifted_one(z[half * plan->D + d], by.whole[d], by.rest[d]);
+            z[half * plan->D + d] = shifted_one(z[half * plan->D + d], by.whole[d], by.rest[d], some);
         }
 }
 

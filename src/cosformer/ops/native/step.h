@@ -35,8 +35,9 @@ INLINE void update_columns(long features, long row, const float *from, float *to
         ivec whole = (by.whole ? by.whole[f] : 0) - (ivec){};
 #pragma GCC unroll 16
         for (int l = 0; l < vectors; l++) {
-            vec before = load(from + l * WIDTH), x = (by.whole ? keep(whole, before) : before) + k * load(v + l * WIDTH);
-            if (by.whole) x += rest * before;
+            vec before = load(from + l * WIDTH), new = k * load(v + l * WIDTH), x;
+            if (by.whole) x = keep(whole, before) + (rest * before + new);
+            else x = before + new;
             if (stream) STREAM(to + l * WIDTH, x);
             else store(to + l * WIDTH, x);
             sums[l] += q * x;
@@ -76,7 +77,7 @@ INLINE void step_state(const step_t *step, const float *from, float *to, shift_t
             float total = 0;
             for (long f = 0; f < plan->F; f++) {
                 long i = f * plan->E + e;
-                if (!g) to[i] = (by.whole ? shifted_one(from[i], by.whole[f], by.rest[f]) : from[i]) + fk[f] * v[e];
+                if (!g) to[i] = (by.whole ? shifted_one(from[i], by.whole[f], by.rest[f], 0) : from[i]) + fk[f] * v[e];
                 total += fq[g * plan->ldf + f] * to[i];
             }
             out[g * plan->Ep + e] = total;
@@ -92,11 +93,13 @@ static void flush(float *x, long n) {
 /* What one token does to the features of a key head. */
 static shift_t decayed(const plan_t *plan, long hk, float *rates, int32_t *whole, float *rest) {
     load_row(rates, (const char *)(plan->call->decay + hk * plan->D), plan->D, F32);
+    float some = dither(plan->call->k_first);
     for (long half = 0; half < plan->halves; half++) /* the second from where the first ends */
         for (long d = 0; d < plan->Dp; d += WIDTH) {
             ivec one;
             vec other;
             split_exp(load(rates + d), &one, &other);
+            other = dithered(one, other, some);
             store((float *)whole + half * plan->D + d, (vec)one), store(rest + half * plan->D + d, other);
         }
     return (shift_t){whole, rest};
@@ -130,7 +133,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
     const float *z = call->z ? call->z + head * features : NULL;
     float *z_next = call->z_next + head * features;
     if (z && call->decay)
-        for (long f = 0; f < features; f++) z_next[f] = shifted_one(z[f], whole[f], rest[f]) + fk[f];
+        for (long f = 0; f < features; f++) z_next[f] = shifted_one(z[f], whole[f], rest[f], 0) + fk[f];
     else
         for (long f = 0; f < features; f++) z_next[f] = (z ? z[f] : 0) + fk[f];
     for (long g = 0; g < plan->groups; g++) {
