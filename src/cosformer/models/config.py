@@ -212,6 +212,10 @@ class CosformerConfig(PreTrainedConfig):
                     f"{self.num_attention_heads}; change one of them, or give head_dim"
                 )
             self.head_dim = self.hidden_size // self.num_attention_heads
+        if (
+            self.is_encoder_decoder and self.decoder_attention is None
+        ):  # get_text_config(decoder=True) reads it as `attention`
+            self.decoder_attention = self.attention
         self.check()
 
     @classmethod
