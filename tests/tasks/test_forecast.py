@@ -44,7 +44,7 @@ def test_the_baseline_is_the_last_value(task: Forecast) -> None:
 
 
 def test_an_untrained_model_scores_as_the_baseline(task: Forecast) -> None:
-    sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 16}
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     fields = {"adaptive_cutoffs": None, "scale_embedding": False}
     model = task.head(task.config(ModelConfig("adaptive_lm", fields=fields, **sizes))).eval()  # pyright: ignore
     for name in task.final:
