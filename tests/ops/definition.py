@@ -66,7 +66,9 @@ def attend_pairs(
     kv, z = fk.mT @ v, fk.sum(-2)
     if state is not None:
         before, z_before = (x.double() for x in state)
-        fq = _features(q, first + i, length) * torch.exp(-rates[:, None] * (i + 1)[:, None]).repeat_interleave(groups, 0)
+        fq = _features(q, first + i, length) * torch.exp(-rates[:, None] * (i + 1)[:, None]).repeat_interleave(
+            groups, 0
+        )
         num = num + fq @ before.repeat_interleave(groups, 1)
         den = den + (fq * z_before.repeat_interleave(groups, 1)[:, :, None]).sum(-1)
         kept = torch.exp(-rates * s)

@@ -3,9 +3,9 @@
 import math
 
 import torch
-from ops.definition import attend_pairs
 
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
+from ops.definition import attend_pairs
 
 NAMES = ("out", "den", "kv", "z", "dq", "dk", "dv", "dkv", "dz")
 BOUNDS = (0, 3, 3, 80, 81, 130)
@@ -37,14 +37,14 @@ def compare(launch, *, relu, angles, masked, packed, with_state, lead=0, decays=
     decay = place(rates(hk, d)) if decays else None
     first, length = (60 if with_state else 0), (s + 70 if angles else 0)
     p = AttentionSpec(relu, causal, first + lead, first, length, length, normaliser, 1e-6)
-    given = (q, k, v, *(state or (None, None)), mask, cu)
-    results = launch.forward(*given, p, decay=decay)
+    given = Call(q, k, v, *(state or (None, None)), mask, cu, decay, p)
+    results = launch.forward(given)
     grads = [torch.randn(x.shape, generator=generator) for x in (results[0], *results[2:])]
     if packed:  # leaves no state
         assert not results[2].any() and not results[3].any()
         grads[1:] = [torch.zeros_like(x) for x in grads[1:]]
     grads[0] = grads[0].to(dtype)
-    got = launch.backward(*(place(x) for x in grads), *given, *results, p, decay=decay)
+    got = launch.backward(given, *(place(x) for x in grads), *results)
 
     leaves = [x.double().requires_grad_() for x in (q, k, v, *(state or ()))]
     exact = attend_pairs(

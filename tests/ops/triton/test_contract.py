@@ -4,6 +4,7 @@ written out pair by pair in float64; outputs, row sums, states, and the gradient
 from itertools import product
 
 import pytest
+
 from ops.triton.comparison import compare, within
 
 # forms of a call: causal with and without decay, and full

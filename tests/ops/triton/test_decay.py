@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
+from cosformer.ops.spec import AttentionSpec, Call
 from ops.definition import attend_pairs
 from ops.triton.comparison import compare, rates, within
-
-from cosformer.ops.spec import AttentionSpec
 
 EVERYTHING = {"relu": True, "angles": True, "masked": True, "packed": False, "with_state": True}
 HALF = [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)]
@@ -35,8 +35,7 @@ def test_the_sizes_that_ship(interpreter, watch, e, n, dtype, limit):
 def test_no_rate_is_no_decay(small):
     q, k, v = torch.randn(3, 1, 2, 130, 8).unbind()
     p = AttentionSpec(True, True, 0, 0, 200, 200, "clamp", 1e-6)
-    given = (q, k, v, None, None, None, None)
-    with_zeros, without = small.forward(*given, p, decay=torch.zeros(2, 8)), small.forward(*given, p)
+    with_zeros, without = (small.forward(Call(q, k, v, *[None] * 4, x, p)) for x in (torch.zeros(2, 8), None))
     for a, b in zip(with_zeros, without, strict=True):
         assert (a - b).abs().max() <= 1e-6 * b.abs().max()
 
@@ -48,17 +47,15 @@ def test_both_directions_are_two_causal_calls(small, packed):
     q, k, v, g = torch.randn(4, 1, 2, n, d).unbind()
     decay, cu = rates(2, d), torch.tensor([0, 5, 90, n]) if packed else None
     clamp = AttentionSpec(True, True, 0, 0, 200, 200, "clamp", 1e-6)
-    bare = clamp._replace(normaliser="none")
     back = None if cu is None else (n - cu).flip(0)
-    left = [q[..., :4], k[..., :4], v, None, None, None, cu]
-    right = [q[..., 4:].flip(2), k[..., 4:].flip(2), v.flip(2), None, None, None, back]
-    one, two = small.forward(*left, bare, decay=decay[:, :4]), small.forward(*right, bare, decay=decay[:, 4:])
+    left = Call(q[..., :4], k[..., :4], v, None, None, None, cu, decay[:, :4], clamp)
+    right = Call(*(x.flip(2) for x in (q[..., 4:], k[..., 4:], v)), None, None, None, back, decay[:, 4:], clamp)
+    one, two = (small.forward(call._replace(spec=clamp._replace(normaliser="none"))) for call in (left, right))
     den = one[1] + two[1].flip(2)
     out = (one[0] + two[0].flip(2)) / den.clamp_min(1e-6)[..., None]
     nothing = [torch.zeros_like(x) for x in one[2:]]
-    first = small.backward(g, *nothing, *left, out, den, *one[2:], clamp, decay=decay[:, :4])
-    turned = (out.flip(2), den.flip(2).contiguous(), *two[2:])
-    second = small.backward(g.flip(2), *nothing, *right, *turned, clamp, decay=decay[:, 4:])
+    first = small.backward(left, g, *nothing, out, den, *one[2:])
+    second = small.backward(right, g.flip(2), *nothing, out.flip(2), den.flip(2).contiguous(), *two[2:])
     got = [torch.cat([a, b.flip(2)], -1) for a, b in zip(first[:2], second[:2], strict=True)]
     got.append(first[2] + second[2].flip(2))
 
@@ -78,7 +75,7 @@ def test_one_step(small, in_nan, watch, dtype, angles):
     state = in_nan(torch.randn(b, hk, features, e)), in_nan(torch.rand(b, hk, features) + 1)
     p = AttentionSpec(True, True, 37, 37, length, length, "clamp", 1e-6)
     for mask in (None, torch.tensor([[True], [False]])):
-        got = small.step(q, k, v, *state, mask, p, decay=in_nan(rates(hk, d)))
+        got = small.step(Call(q, k, v, *state, mask, None, in_nan(rates(hk, d)), p))
         want = attend_pairs(
             q, k, v, causal=True, length=length, first=37, key_mask=mask, state=state, decay=rates(hk, d)
         )
@@ -99,7 +96,7 @@ def test_slow_rates_do_not_drift_step_by_step(small):
     kv, z = torch.full((1, 1, 4, 4), 100.0), torch.full((1, 1, 4), 100.0)
     exact = kv.double()
     for x in torch.rand(steps, 1, 1, 1, 4):
-        _, kv, z = small.step(x, x, x, kv, z, None, p, decay=torch.full((1, 4), AWKWARD))
+        _, kv, z = small.step(Call(x, x, x, kv, z, None, None, torch.full((1, 4), AWKWARD), p))
         exact = exact * torch.exp(torch.tensor(-AWKWARD, dtype=torch.float64)) + x.double().mT @ x.double()
     assert (kv.double() / exact - 1).abs().max() < 2e-6
 
@@ -129,9 +126,9 @@ def test_what_is_selected_away_may_overflow(small):
     q, k = (torch.rand(1, 1, n, d) * 1e6 for _ in range(2))
     v, g = torch.randn(1, 1, n, d), torch.randn(1, 1, n, d)
     decay, p = torch.full((1, d), 4.0), AttentionSpec(True, True, 0, 0, 0, 0, "clamp", 1e-6)
-    given = (q, k, v, None, None, None, None)
-    results = small.forward(*given, p, decay=decay)
-    grads = small.backward(g, *(torch.zeros_like(x) for x in results[2:]), *given, *results, p, decay=decay)
+    given = Call(q, k, v, None, None, None, None, decay, p)
+    results = small.forward(given)
+    grads = small.backward(given, g, *(torch.zeros_like(x) for x in results[2:]), *results)
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     out, den, *_ = attend_pairs(*leaves, causal=True, decay=decay)
     wanted = [out, den, *torch.autograd.grad(out, leaves, g.double())]

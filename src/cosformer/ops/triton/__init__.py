@@ -51,22 +51,22 @@ def why_not(*tensors: Tensor) -> str:
     return ""
 
 
-def forward(*arguments: Any, decay: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See ``launch.forward``."""
     from cosformer.ops.triton import launch
 
-    return launch.forward(*arguments, decay=decay)
+    return launch.forward(*arguments)
 
 
-def backward(*arguments: Any, decay: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See ``launch.backward``."""
     from cosformer.ops.triton import launch
 
-    return launch.backward(*arguments, decay=decay)
+    return launch.backward(*arguments)
 
 
-def step(*arguments: Any, decay: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """See ``launch.step``."""
     from cosformer.ops.triton import launch
 
-    return launch.step(*arguments, decay=decay)
+    return launch.step(*arguments)
