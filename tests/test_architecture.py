@@ -11,7 +11,19 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
-BASE = {"_version", "extras", "json_files", "locks", "terminal", "suggest", "machine", "home", "processor", "shipped"}
+BASE = {
+    "_version",
+    "extras",
+    "json_files",
+    "locks",
+    "terminal",
+    "suggest",
+    "renamed",
+    "machine",
+    "home",
+    "processor",
+    "shipped",
+}
 
 # layer -> the other layers it may import
 ALLOWED: dict[str, set[str]] = {
@@ -53,6 +65,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "locks": set(),
     "terminal": set(),
     "suggest": set(),
+    "renamed": set(),
     "machine": set(),
     "home": set(),
     "processor": set(),
