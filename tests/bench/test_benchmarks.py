@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from cosformer.report.bench_tables import tables
 
 from benchmarks import data, native, peers
 from benchmarks.__main__ import main as project_main
@@ -12,8 +13,7 @@ from cosformer.bench.steps import language_model
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.ops import native as kernels
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import read_results
+from cosformer.report.measurements import read_results
 
 # --- data
 

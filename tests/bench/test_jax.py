@@ -1,9 +1,9 @@
 """``python -m benchmarks jax``."""
 
 import pytest
+from cosformer.report.bench_tables import blocks, tables
 
 from benchmarks import jax as bench
-from cosformer.report.bench_tables import blocks, tables
 
 pytest.importorskip("jax", reason="jax is not installed: pip install 'cosformer[jax]'")
 

@@ -9,12 +9,13 @@ import torch
 
 pytest.importorskip("transformers")
 
+from cosformer.report.bench_tables import CROSS, tables
+
 from benchmarks import text
 from benchmarks.__main__ import main
 from cosformer.bench import steps
-from cosformer.report import paper_numbers as paper
-from cosformer.report.bench_tables import CROSS, tables
-from cosformer.report.records import Measurement, Results, read_results
+from cosformer.report.measurements import Measurement, Results, read_results
+from studies.cosformer2022 import paper
 
 
 def speed(name: str, ours: float, softmax: float | None, mode: str = "training", n: int = 1000) -> Measurement:

@@ -11,11 +11,12 @@ import torch
 
 pytest.importorskip("transformers")
 
+from cosformer.report.bench_tables import tables
+
 from cosformer import cli
 from cosformer import train as training
 from cosformer.bench import measure, steps, train
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import Measurement, Results, read_results
+from cosformer.report.measurements import Measurement, Results, read_results
 
 
 def timed(monkeypatch, seconds: dict[str, float]) -> list[str]:

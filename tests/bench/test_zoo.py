@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cosformer.report.bench_tables import NO_SUCH_FORM, tables
 
 from cosformer import cli
 from cosformer.bench import measure, zoo
-from cosformer.report.bench_tables import NO_SUCH_FORM, tables
-from cosformer.report.records import Measurement, read_results
+from cosformer.report.measurements import Measurement, read_results
 
 
 def test_the_zoo_measures_time_memory_and_growth(monkeypatch, tmp_path: Path, capsys) -> None:

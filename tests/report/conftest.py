@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cosformer.report.records import Measurement, Results
+from cosformer.report.measurements import Measurement, Results
 from report.made_up import experiment, run_line, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from cosformer.report.records import (
     Measurement,
     Results,
@@ -22,6 +21,7 @@ from cosformer.report.records import (
     thinned,
     write_runs,
 )
+
 from report import made_up
 
 METRICS = [
@@ -137,7 +137,7 @@ def test_reading_runs_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-RUNS = Path(__file__).parents[2] / "docs" / "results" / "runs-v1.jsonl"
+RUNS = Path(__file__).parents[2] / "studies" / "cosformer2022" / "results" / "runs-v1.jsonl"
 
 
 def test_the_committed_runs_are_read_and_written_back_as_they_are(tmp_path: Path) -> None:

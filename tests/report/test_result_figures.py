@@ -13,7 +13,11 @@ import pytest
 from cosformer.report import figure as palette
 from cosformer.report.chart import Line, draw_lines
 from cosformer.report.figure import Figure
-from cosformer.report.frequency import (
+from cosformer.report.heat_maps import Panel, as_png, colours, heat_maps
+from cosformer.report.measurements import Measurement, Results
+from cosformer.report.result_figures import TradeOff, draw_curves, mean_curve, operator_times, text, trade_off, zoo
+from studies.cosformer2022.algorithms import algorithm2
+from studies.cosformer2022.frequency import (
     cosine_matrix,
     frequency_document,
     frequency_figures,
@@ -21,10 +25,6 @@ from cosformer.report.frequency import (
     threshold_counts,
     threshold_frequency,
 )
-from cosformer.report.heat_maps import Panel, as_png, colours, heat_maps
-from cosformer.report.records import Measurement, Results
-from cosformer.report.result_figures import TradeOff, draw_curves, mean_curve, operator_times, text, trade_off, zoo
-from studies.cosformer2022.algorithms import algorithm2
 
 SVG = "{http://www.w3.org/2000/svg}"
 

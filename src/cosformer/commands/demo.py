@@ -123,7 +123,7 @@ def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
     from cosformer.bench.attention import forward
     from cosformer.extras import MissingExtra
-    from cosformer.report.records import Results
+    from cosformer.report.measurements import Results
     from cosformer.report.result_figures import operator_times
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
@@ -199,7 +199,7 @@ def _megabytes(found: int | None) -> str:
 
 def _show_training(folder: Path, steps: int, threads: int) -> None:
     from cosformer.bench.turns import train_in_turns
-    from cosformer.report.records import read_run
+    from cosformer.runs import read_run
 
     words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by update in turns."
     _head(3, "Does it learn?", words)

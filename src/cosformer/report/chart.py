@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+__all__ = [
+    "Bubble",
+    "Line",
+    "draw_bubbles",
+    "draw_lines",
+]
+
 WIDTH, HEIGHT, FONT = 420, 300, 12.5
 _TOP, _BOTTOM, _LEFT = 44, 46, 54  # above the highest tick there is room for title and unit
 _LETTER = 6.6  # width of a letter at FONT, on average

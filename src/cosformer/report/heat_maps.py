@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+__all__ = [
+    "Panel",
+    "as_png",
+    "coarse",
+    "heat_maps",
+    "layer_figure",
+    "layer_maps",
+    "write_maps",
+]
+
 MAPS_FILE = "maps.npz"  # in a run's folder: what a report shows
 FINEST = 256  # pixels of a panel at the most; larger matrices are averaged in blocks
 _SMALLEST = 6.0  # pixels that a token needs beside a panel

@@ -7,11 +7,10 @@ from typing import Any
 
 from cosformer.extras import MissingExtra
 from cosformer.json_files import read_object
-from cosformer.report.frequency import KIND
-from cosformer.report.records import Results, Run, find_runs, read_runs, results_of
+from cosformer.report.measurements import Results, results_of
+from cosformer.report.table import Table
+from cosformer.runs import Run, find_runs, read_runs
 
-REPRODUCED = "reproduce"  # the folder beside the runs into which `python -m studies.cosformer2022` writes
-SUMMARY_FILE = "runs.jsonl"
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
@@ -23,9 +22,8 @@ class Material:
     runs: list[Run]
     benches: dict[str, Results] = field(default_factory=dict)
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    frequencies: dict[str, dict[str, Any]] = field(default_factory=dict)
-    ledger: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
+    tables: Callable[[Results], list[Table]] = lambda results: []
 
     def guarded(self, name: str, make: Callable[[], list[Any]]) -> list[Any]:
         """What ``make`` gives; nothing, and a line among the problems, when its file turns out broken or it cannot be drawn."""
@@ -49,26 +47,20 @@ class Material:
         """What measured and drew, each once; a run's command stands with the run."""
         found = ["cosformer check --json"] if self.checks else []
         found += [results.command for results in self.benches.values()]
-        found += [str(document.get("command", "")) for document in self.frequencies.values()]
         return [command for command in dict.fromkeys(found) if command]
 
 
-def gather(runs: Sequence[Path], results: Path | None) -> Material:
-    """``runs``: run folders, or folders that hold some, and what ``python -m studies.cosformer2022`` drew from them. ``results``: a folder
-    of JSON files as in docs/results."""
+def gather(runs: Sequence[Path], results: Path | None, tables: Callable[[Results], list[Table]]) -> Material:
+    """``runs``: run folders, or folders that hold some. ``results``: a folder of JSON files as in docs/results."""
     folders: list[Path] = []
     for path in runs:
         # a folder that is named and holds no run is a mistake worth a line, here as when it does not exist
         folders += find_runs(path) or [path]
-    summary = [results / SUMMARY_FILE] if results is not None and (results / SUMMARY_FILE).exists() else []
-    found, problems = read_runs([*dict.fromkeys(folders), *summary])
-    material = Material(_once(found), problems=problems)
+    found, problems = read_runs(dict.fromkeys(folders))
+    material = Material(found, problems=problems, tables=tables)
     if results is not None and not results.is_dir():
         material.problems.append(f"{results} is no folder of results")
-    # a file of the results, which somebody chose to keep, comes before one of the same name beside the runs
-    beside = [path for folder in runs for path in sorted((folder / REPRODUCED).glob("*.json"))]
-    kept = sorted(results.glob("*.json")) if results is not None else []
-    for path in {path.name: path for path in [*beside, *kept]}.values():
+    for path in sorted(results.glob("*.json")) if results is not None else ():
         _add(material, path)
     return material
 
@@ -77,23 +69,10 @@ def _add(material: Material, path: Path) -> None:
     document = read_object(path, material.problems, required=True)
     if document is None:
         return
-    if isinstance(document.get("claims"), list):
-        material.ledger = document
-    elif document.get("kind") == KIND:
-        material.frequencies[path.name] = document
-    elif isinstance(document.get("exactness"), list):
+    if isinstance(document.get("exactness"), list):
         material.checks[path.name] = document
     else:
         try:
             material.benches[path.name] = results_of(document)
         except ValueError as error:
             material.problems.append(f"{path} cannot be used: {error}")
-
-
-def _once(runs: Sequence[Run]) -> list[Run]:
-    """Every run; one that is there as a folder and as a line of the summary, the folder alone."""
-
-    def same(a: Run, b: Run) -> bool:
-        return a.path is None and b.path is not None and a.cell == b.cell and a.line()["scores"] == b.line()["scores"]
-
-    return [run for run in runs if not any(same(run, other) for other in runs)]

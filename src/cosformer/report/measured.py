@@ -1,22 +1,16 @@
-"""The sections about what was measured: exactness, time and memory, where attention lies, claims, and the machine."""
+"""The sections about what was measured: exactness, time and memory, attention maps, and the machine."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from cosformer.report import paper_numbers as paper
 from cosformer.report import result_figures
-from cosformer.report.bench_tables import tables
 from cosformer.report.figure import Figure
-from cosformer.report.frequency import frequency_figures
 from cosformer.report.heat_maps import MAPS_FILE, layer_maps
-from cosformer.report.html import Html, code, details, gallery, join, paragraph, table, tag, text
+from cosformer.report.html import Html, code, details, gallery, join, paragraph, table, tag
 from cosformer.report.material import Material
-from cosformer.report.records import Results, with_error
-from cosformer.report.result_figures import our_trade_off, paper_trade_off
-from cosformer.report.summary import HOLDS
+from cosformer.report.measurements import Results
 
 _UNITS = {"memory_gb": "memory (GB)"}
-_VERDICTS = {HOLDS: ("good", "●"), "does not hold here": ("bad", "▲"), "undecided": ("open", "◐")}  # others: open, ○
 
 
 def exactness(material: Material) -> Html:
@@ -33,31 +27,16 @@ def speed(material: Material) -> Html:
     known = list(_TITLES)
     for name in sorted(material.benches, key=lambda name: known.index(name) if name in known else len(known)):
         parts += material.guarded(name, lambda name=name: [_bench(material, name, material.benches[name])])
-    drawn = material.guarded("figure 1", lambda: _trade_offs(material))
-    return join([*parts, tag("h3", "Score, speed and memory"), gallery(drawn)])
+    return join(parts)
 
 
 def attention_maps(material: Material) -> Html:
     parts: list[Html] = []
-    for name, document in material.frequencies.items():
-        parts += material.guarded(name, lambda document=document: [gallery(frequency_figures(document))])
     for run in material.runs:
         if run.path and (run.path / MAPS_FILE).is_file():
             shown = material.guarded(str(run.path / MAPS_FILE), lambda path=run.path: layer_maps(path / MAPS_FILE))
             parts += [tag("h3", f"{run.name}, on one text"), gallery(shown)] if shown else []
     return join(parts)
-
-
-def claims(material: Material) -> Html:
-    if material.ledger is None:
-        return Html("")
-    lead = paragraph(
-        "Each claim of the paper, the small experiment that tests it, and the verdict by a rule fixed before the runs."
-    )
-    parts = []
-    for i, claim in enumerate(material.ledger["claims"], start=1):
-        parts += material.guarded(f"claim {i} of the ledger", lambda claim=claim: [_claim(claim)])
-    return join([lead, *parts])
 
 
 def environment(material: Material) -> Html:
@@ -93,7 +72,7 @@ def _bench(material: Material, name: str, results: Results) -> Html:
     """One result file: pictures, tables folded away, and where it comes from."""
     parts: list[Html] = [tag("h3", _TITLES.get(name) or name.removesuffix(".json"))]
     parts.append(gallery(material.guarded(name, lambda: _pictures(results))))
-    for i, found in enumerate(tables(results)):
+    for i, found in enumerate(material.tables(results)):
         unfolded = i == 0 and name in _UNFOLDED and len(found.rows) < 14
         words = found.title or f"All {len(found.rows)} measurements"
         parts.append(found.html if unfolded else details(words, table(found.header, found.rows)))
@@ -122,35 +101,4 @@ def _pictures(results: Results) -> list[Figure]:
     if results.benchmark == "zoo":
         wanted = [(mode, kind) for mode in ("plain", "causal") for kind in ("time", "memory")]
         return [result_figures.zoo(results, mode, kind) for mode, kind in wanted if results.find(mode=mode, kind=kind)]
-    if results.benchmark == "text":
-        return [
-            result_figures.text(results, m, what) for m in ("inference", "training") for what in ("speed", "memory")
-        ]
     return []
-
-
-def _trade_offs(material: Material) -> list[Figure]:
-    """Figure 1, ours where there is enough for it, and from the paper's tables."""
-    speeds = (results for results in material.benches.values() if results.benchmark == "text")
-    found = (our_trade_off(material.runs, results) for results in speeds)
-    return [*(figure for figure in found if figure is not None), paper_trade_off()]
-
-
-def _claim(claim: dict[str, Any]) -> Html:
-    style, sign = _VERDICTS.get(claim["outcome"], ("open", "○"))
-    given = claim.get("rows", [])
-    seeds = ["seeds"] if any("seeds" in row for row in given) else []  # a benchmark has none
-    rows = []
-    for row in given:
-        value = with_error(row["mean"], row.get("error")) if "mean" in row else tag("span", "not run", class_="missing")
-        rows.append([paper.NAMES.get(row["attention"]) or row["attention"], value, *(row.get(x, "") for x in seeds)])
-    numbers = table(["attention", claim.get("unit", "mean"), *seeds], rows) if rows else Html("")
-    command = paragraph(code(claim["command"]), class_="source") if claim.get("command") else Html("")
-    parts = [
-        tag("span", f"{sign} {claim['outcome']}", class_=f"verdict {style}"),
-        tag("h3", claim["says"]),
-        paragraph(f"{claim['where'][:1].upper()}{claim['where'][1:]}. Tested by {claim['test']}.", class_="soft"),
-        paragraph(claim["reason"]) if claim.get("reason") else Html(""),
-        details("Numbers and command", numbers, command) if rows else command,
-    ]
-    return tag("div", *map(text, parts), class_="claim")

@@ -8,7 +8,9 @@ from cosformer._version import __version__
 from cosformer.report import measured, trained
 from cosformer.report.html import Html, code, details, page, paragraph, tag, text, write_page
 from cosformer.report.material import Material, gather
+from cosformer.report.measurements import Results
 from cosformer.report.summary import summary
+from cosformer.report.table import Table
 
 # heading -> what makes its content (nothing where nothing was run), and the command that would; a result that turns out broken
 # there is named and left out, the rest stands
@@ -17,20 +19,17 @@ SECTIONS: dict[str, tuple[Callable[[Material], Html], str]] = {
     "Learning curves": (trained.curves, "cosformer train lm-stdlib-small"),
     "Runs": (trained.runs, "cosformer train lm-stdlib-small"),
     "Speed and memory": (measured.speed, "cosformer bench attention --json RESULTS/attention.json"),
-    "Attention maps": (measured.attention_maps, "python -m studies.cosformer2022 figure3"),
-    "Language modelling": (trained.language_modelling, "python -m studies.cosformer2022 table2"),
-    "Masked language modelling": (trained.masked_language_modelling, "python -m studies.cosformer2022 table1"),
-    "Fine-tuning": (trained.fine_tuning, "python -m studies.cosformer2022 table3"),
-    "Long-Range Arena": (trained.long_range_arena, "python -m studies.cosformer2022 table4"),
-    "Claims": (measured.claims, "python -m studies.cosformer2022 ledger"),
+    "Attention maps": (measured.attention_maps, "cosformer visualize RUN -o RUN/maps.npz"),
     "Exactness": (measured.exactness, "cosformer check --json > RESULTS/check.json"),
     "Environment and commands": (measured.environment, ""),
 }
 
 
-def write_report(out: Path, folders: Sequence[Path], results: Path | None = None) -> list[str]:
+def write_report(
+    out: Path, folders: Sequence[Path], results: Path | None, tables: Callable[[Results], list[Table]]
+) -> list[str]:
     """Write the page about the runs in ``folders`` and the JSON files of the folder ``results`` to ``out``; returns what was skipped."""
-    material = gather(folders, results)
+    material = gather(folders, results, tables)
     write_page(out, build_page(material))
     return material.problems
 
@@ -43,9 +42,7 @@ def build_page(material: Material) -> str:
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     body = [
         tag("h1", "cosFormer, measured"),
-        paragraph(
-            "What was run and measured here, beside what the paper reports (Qin et al., ICLR 2022).", class_="lead"
-        ),
+        paragraph("What was trained and measured here.", class_="lead"),
         tag("nav", *links, aria_label="Sections"),
     ]
     for heading, content in sections.items():

@@ -4,13 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cosformer.report.bench_tables import number
 from cosformer.report.html import Html, details, join, paragraph, tag
 from cosformer.report.material import Material
+from cosformer.report.measurements import number
 from cosformer.report.overview import Metric, grouped, metric_of, score_of, setups, status
-from cosformer.report.records import Run, Sample, with_error
+from cosformer.runs import Run, Sample, with_error
 
-HOLDS = "holds here"
 _AT_ONCE = 8  # sentences that are not folded away
 _SURE, _LIKELY = 3.0, 2.0  # standard errors
 
@@ -23,7 +22,7 @@ def summary(material: Material) -> Html:
     if rest := listed[_AT_ONCE:]:
         parts.append(details(f"{len(rest)} more", tag("ul", *rest, class_="findings")))
     tiles: list[Html] = []
-    for make in (_speed_tiles, _exactness_tiles, _claim_tiles):
+    for make in (_speed_tiles, _exactness_tiles):
         found = material.guarded("a number of the summary", lambda make=make: list(make(material)))
         tiles += [tag("div", tag("b", value), tag("span", words), class_="tile") for value, words in found]
     parts += [tag("div", *tiles, class_="tiles")] if tiles else []
@@ -114,14 +113,6 @@ def _exactness_tiles(material: Material) -> Iterator[tuple[str, str]]:
     for check in material.checks.values():
         worst = max((f["output"] for f in check["exactness"] if f["dtype"] == "float64"), default=math.nan)
         yield _scientific(worst), "largest relative error of any form in float64"
-
-
-def _claim_tiles(material: Material) -> Iterator[tuple[str, str]]:
-    found = [claim["outcome"] for claim in material.ledger["claims"] if "outcome" in claim] if material.ledger else []
-    others = ", ".join(f"{found.count(x)} {x}" for x in dict.fromkeys(found) if x != HOLDS)
-    if found:
-        words = f"claims of the paper hold here{f' ({others})' if others else ''}"
-        yield f"{found.count(HOLDS)} of {len(found)}", words
 
 
 def _scientific(value: float) -> str:

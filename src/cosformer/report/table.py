@@ -8,6 +8,12 @@ from cosformer import terminal
 from cosformer.report import html
 from cosformer.report.html import Html
 
+__all__ = [
+    "Table",
+    "insert",
+    "insert_into",
+]
+
 
 @dataclass(frozen=True)
 class Table:

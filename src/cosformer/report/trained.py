@@ -1,63 +1,17 @@
-"""The sections about trained models: how the loss fell, every run, and our scores beside the paper's."""
+"""The sections about trained models: how the loss fell, and every run."""
 
 import json
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cosformer.report import overview
-from cosformer.report import paper_numbers as paper
 from cosformer.report.html import Cell, Html, code, details, gallery, join, paragraph, sortable, table, tag
 from cosformer.report.material import Material
-from cosformer.report.paper_tables import UNITS, UNLEARNED, Column, average, entries, paper_table, sources, tasks
-from cosformer.report.records import Run
 from cosformer.report.result_figures import loss_curves
+from cosformer.runs import Run
 
+UNLEARNED = "* No better than a model that ignores its input."
 _AT_ONCE = 6  # setups whose curves are not folded away
-
-
-def language_modelling(material: Material) -> Html:
-    """A model of words beside the paper's; one of bytes on its own, as nothing in the paper is in bits per byte."""
-    parts = []
-    for recipe, of_recipe in overview.grouped(_sound(material, "lm"), "recipe").items():
-        scores = [x.scores.get(split, {}) for x in of_recipe for split in ("valid", "test")]
-        if any("bits_per_byte" in found and not overview.reads_words(found) for found in scores):
-            measures = ["bits_per_byte"]
-            if all(overview.is_sensible(found["word_perplexity"]) for found in scores if "word_perplexity" in found):
-                measures.append("word_perplexity")
-            columns = [
-                Column(f"{split}, {UNITS[x]}", (recipe,), x, split) for x in measures for split in ("valid", "test")
-            ]
-            parts.append(_table(of_recipe, recipe, columns, {}))
-        else:
-            columns = [Column(split, (recipe,), "word_perplexity", split) for split in ("valid", "test")]
-            parts.append(_table(of_recipe, recipe, columns, paper.TABLE2))
-    theirs = " The paper's: perplexity of a word of WikiText-103, full size." if " / " in "".join(parts) else ""
-    return _section(f"Held-out text: lower is better.{theirs}", parts)
-
-
-def masked_language_modelling(material: Material) -> Html:
-    lead = (
-        "Loss on masked tokens in nats: lower is better. The paper's: validation loss of RoBERTa-base on WikiText-103, whose"
-        " base it does not state."
-    )
-    theirs = {name: {"valid": row["loss"]} for name, row in paper.TABLE1.items()}
-    parts = []
-    for recipe, of_recipe in overview.grouped(_sound(material, "mlm"), "recipe").items():
-        columns = [Column(split, (recipe,), "loss", split) for split in ("valid", "test")]
-        parts.append(_table(of_recipe, recipe, columns, theirs))
-    return _section(lead, parts)
-
-
-def fine_tuning(material: Material) -> Html:
-    lead = "Accuracy in percent after fine-tuning: higher is better. The paper's: full size."
-    return _section(lead, _accuracies(_sound(material), "finetune", tuple(paper.FINETUNE), paper.TABLE3))
-
-
-def long_range_arena(material: Material) -> Html:
-    lead = "Accuracy in percent on tasks with long inputs: higher is better. The paper's: full size."
-    return _section(lead, _accuracies(_sound(material), "lra", paper.LRA, paper.TABLE4))
 
 
 def curves(material: Material) -> Html:
@@ -65,54 +19,13 @@ def curves(material: Material) -> Html:
     parts = []
     for setup in overview.setups(material.runs):
         names = dict.fromkeys(x.attention for x in setup.runs)
-        first = [x for x in paper.FIGURE4 if x in names]
-        order = [*first, *(x for x in names if x not in first)]
+        order = list(names)
         found = material.guarded(setup.label, lambda setup=setup, order=order: loss_curves(setup.runs, order))
         if found:
             parts.append((setup.label, found))
     at_once = [join([tag("h3", label), gallery(found)]) for label, found in parts[:_AT_ONCE]]
     folded = [details(label, gallery(found)) for label, found in parts[_AT_ONCE:]]
     return join([*at_once, *folded])
-
-
-def _section(lead: str, parts: Sequence[Html]) -> Html:
-    return join([paragraph(lead), *parts]) if parts else Html("")
-
-
-def _sound(material: Material, task: str | None = None) -> list[Run]:
-    """The runs with a result, those of one recipe that differ in more than attention and seed under names of their own."""
-    return [
-        replace(run, recipe=setup.label)
-        for setup in overview.setups([run for run in material.runs if run.finished or run.diverged])
-        for run in setup.runs
-        if task in (None, run.task)
-    ]
-
-
-def _accuracies(runs: Sequence[Run], prefix: str, names: Sequence[str], theirs: paper.Table) -> list[Html]:
-    """One table for each size of the recipes: attentions down, data sets across, and the average."""
-    pattern = re.compile(rf"{prefix}-(?:{'|'.join(names)})((?:-|, ).*)?")
-    sizes = dict.fromkeys(match[1] or "" for x in runs if (match := pattern.fullmatch(x.recipe)))
-    parts = []
-    for size in sizes:
-        recipes = [f"{prefix}-{name}{size}" for name in names]
-        of_size = [x for x in runs if x.recipe in recipes]
-        columns = [*tasks(recipes), average("average", recipes, of_size)]
-        parts.append(_table(of_size, f"{prefix}-…{size}", columns, theirs))
-    return parts
-
-
-def _table(runs: Sequence[Run], recipe: str, columns: Sequence[Column], theirs: paper.Table) -> Html:
-    """What we ran first, then the paper's other rows; both in the paper's order as far as it has them."""
-    used = {name for column in columns for name in column.recipes}
-    ours = [x.attention for x in runs if x.recipe in used]
-    order = list(dict.fromkeys([*theirs, *ours]))
-    names = [*(name for name in order if name in ours), *(name for name in order if name not in ours)]
-    cells = entries(columns, runs, names, theirs)
-    title = f"Ours: recipe {recipe}, mean ± standard error over seeds."
-    notes = [*sources(columns, runs), *([UNLEARNED] if any(entry.unlearned for entry in cells) else [])]
-    listed = tag("ul", *(tag("li", note) for note in notes), class_="notes")
-    return join([paper_table(title, cells, paper.NAMES).html, listed])
 
 
 # --- every run: one table a recipe with the settings that differ, the broken ones apart, and each run in full
