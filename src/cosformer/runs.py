@@ -202,7 +202,7 @@ def load(*paths: str | PathLike[str]) -> list[Run]:
     for place in places:
         if not place.exists():
             raise FileNotFoundError(f"{place} does not exist; give a run's folder, a folder of runs or a file of runs")
-    runs, problems = read_runs(run for place in places for run in ([place] if place.is_file() else find_runs(place)))
+    runs, problems = read_runs(run for place in places for run in find_runs(place) or [place])
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     return runs

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cosformer.report.chart import Bubble, draw_bubbles
 from cosformer.report.figure import INK, RULE, Figure, canvas, styles, svg
 from cosformer.report.measurements import Results
 from cosformer.runs import Run
@@ -33,7 +32,6 @@ class TradeOff:
 def trade_off(found: Sequence[TradeOff], *, name: str, title: str) -> Figure:
     """Up and to the right is better, small circles are."""
     looks = styles([item.attention for item in found])
-    bubbles = [Bubble(x.attention, x.speed, x.score, x.memory, looks[x.attention][0]) for x in found]
     words = [
         f"{x.attention}: {_SCORE} {x.score:.4g}, {x.speed:.4g} {_SPEED}, "
         + ("memory not measured." if x.memory is None else f"{x.memory:,.0f} MB.")
@@ -42,7 +40,22 @@ def trade_off(found: Sequence[TradeOff], *, name: str, title: str) -> Figure:
     alt = f"{title}. {' '.join(words)}"
     measured = any(x.memory is not None for x in found)
     area = ", the circle's area is the peak memory." if measured else "; the memory is not known."
-    drawn = draw_bubbles(bubbles, title=title, x_label=_SPEED, y_label=_SCORE, alt=alt)
+    largest = max((x.memory for x in found if x.memory), default=1.0)
+    with canvas(520, 340) as canvas_:
+        axes = canvas_.subplots()
+        for x in sorted(found, key=lambda x: -(x.memory or 0)):  # small ones on top
+            area = 60 if x.memory is None else max(20, 900 * x.memory / largest)
+            face = "none" if x.memory is None else f"{looks[x.attention][0]}59"
+            axes.scatter(x.speed, x.score, s=area, facecolor=face, edgecolor=looks[x.attention][0], linewidth=1.5)
+            axes.annotate(
+                x.attention, (x.speed, x.score), xytext=(7, 4), textcoords="offset points", color=looks[x.attention][0]
+            )
+        axes.set_xscale("log")
+        axes.margins(0.16)
+        axes.set_title(title, loc="left", weight="bold")
+        axes.set(xlabel=_SPEED, ylabel=_SCORE)
+        canvas_.set_layout_engine("tight", pad=0.4)
+        drawn = svg(canvas_, alt)
     return Figure(name, drawn, "svg", alt, f"{title}: up is better, right is faster{area}")
 
 

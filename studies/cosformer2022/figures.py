@@ -3,12 +3,14 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cosformer.machine import provenance
-from cosformer.report.result_figures import loss_curves
+from cosformer.report.charts import loss_curves
+from cosformer.report.figure import Figure
 from cosformer.report.table import Table
 from cosformer.runs import NOT_RUN, Run
 from studies.cosformer2022 import PROGRAM, Request, drawings
@@ -110,5 +112,10 @@ def show_figure4(request: Request, runs: Sequence[Run]) -> None:
         return
     kept = ("recipe", "attention", "seed", "train_loss", "valid_loss")
     request.write_lines({key: run.line()[key] for key in kept} for run in chosen)
-    for figure in loss_curves(chosen, names):
+    for figure in figure4(chosen, names):
         print(f"Drawn: {figure.save(request.out)}")
+
+
+def figure4(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+    """Training and validation loss."""
+    return [replace(figure, name=figure.name.replace("loss", "figure4")) for figure in loss_curves(runs, names)]

@@ -4,11 +4,11 @@ import time
 
 import pytest
 import torch
-from cosformer.report.bench_tables import tables
 
 from benchmarks import data, native, peers
 from benchmarks.__main__ import main as project_main
 from cosformer.bench import attention, generate, gpu, long, measure, reading
+from cosformer.bench.runner import tables
 from cosformer.bench.steps import language_model
 from cosformer.cli import main
 from cosformer.extras import MissingExtra

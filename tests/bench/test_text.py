@@ -9,10 +9,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from cosformer.report.bench_tables import CROSS, tables
-
 from benchmarks import text
 from benchmarks.__main__ import main
+from benchmarks.text import CROSS, tables
 from cosformer.bench import steps
 from cosformer.report.measurements import Measurement, Results, read_results
 from studies.cosformer2022 import paper

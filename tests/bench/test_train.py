@@ -11,11 +11,10 @@ import torch
 
 pytest.importorskip("transformers")
 
-from cosformer.report.bench_tables import tables
-
 from cosformer import cli
 from cosformer import train as training
 from cosformer.bench import measure, steps, train
+from cosformer.bench.runner import tables
 from cosformer.report.measurements import Measurement, Results, read_results
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cosformer.report.bench_tables import NO_SUCH_FORM, tables
 
 from cosformer import cli
 from cosformer.bench import measure, zoo
+from cosformer.bench.runner import tables
+from cosformer.bench.tables import NO_SUCH_FORM
 from cosformer.report.measurements import Measurement, read_results
 
 

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.report.result_figures import loss_curves
 from cosformer.report.table import insert
 from cosformer.runs import Run, read_runs, run_of_line
 from report.made_up import run_line
 from studies.cosformer2022 import RECORDS, Request, context, gates, page
 from studies.cosformer2022.cells import recipes_of
 from studies.cosformer2022.claims import LM
+from studies.cosformer2022.figures import figure4
 from studies.cosformer2022.frequency import frequency_figures
 from studies.cosformer2022.ledger import ledger
 from studies.cosformer2022.paper import FIGURE4
@@ -161,7 +161,7 @@ def test_figure4_is_that_of_the_committed_runs() -> None:
     runs, problems = read_runs([RECORDS / "runs-v1.jsonl"])
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
-    for figure in loss_curves([run for run in runs if run.recipe == recipe], FIGURE4):
+    for figure in figure4([run for run in runs if run.recipe == recipe], FIGURE4):
         again = "run: python -m studies.cosformer2022 figure4 --show --from studies/cosformer2022/results/runs-v1.jsonl, copy its svg"
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
         assert f"study/images/{figure.name}.svg" in HOW_TO
