@@ -106,7 +106,12 @@ def summary(found: dict[str, Any], lines: Sequence[Run]) -> str:
     words = [f"{len(lines)} of {len(planned)} runs are done ({hours:.1f} hours of one core)."]
     for primary, name in ((True, "primary"), (False, "other")):
         counts = Counter(entry["outcome"] for entry in trained if entry["primary"] == primary)
-        told = [f"{counts[word]} {word}" for word in (HOLDS, FAILS, UNDECIDED, NOT_TESTABLE, NOT_RUN) if counts[word]]
+        several = {HOLDS: "hold here", FAILS: "do not hold here"}
+        words_of = {
+            word: word if counts[word] == 1 else several.get(word, word)
+            for word in (HOLDS, FAILS, UNDECIDED, NOT_TESTABLE, NOT_RUN)
+        }
+        told = [f"{counts[word]} {words_of[word]}" for word in words_of if counts[word]]
         words.append(f"Of {counts.total()} {name} claims: {', '.join(told)}.")
     return " ".join(words)
 
