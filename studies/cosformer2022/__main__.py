@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cosformer.attention import attention_class
 from cosformer.runs import Run, read_runs, write_runs
@@ -140,7 +141,7 @@ def _runs(cells: Sequence[Cell], args: argparse.Namespace) -> tuple[list[Run], l
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt from the keyboard
         _say(estimate(missing, [*known, *_timed(cells, args)], args.jobs))
         args.runs.mkdir(parents=True, exist_ok=True)
-        options = {"jobs": args.jobs, "threads": _threads(args), "processes": _processes(args.scale)}
+        options: dict[str, Any] = {"jobs": args.jobs, "threads": _threads(args), "processes": _processes(args.scale)}
         left = train(missing, args.runs, **options, seconds=args.budget, journal=journal, say=_say)
     here, found = collect(cells, args.runs)
     if args.show and cells and not here and args.json is None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cosformer.runs import Run, write_runs
 from studies.cosformer2022 import HERE
@@ -79,7 +80,12 @@ def _start(cell: Cell, runs: Path, threads: int | None, processes: int) -> subpr
     settings = {"COSFORMER_PLUGINS": "studies.cosformer2022", "PYTHONPATH": path}
     settings |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     with log.open("ab") as file:
-        options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, "start_new_session": True}
+        options: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": file,
+            "stderr": file,
+            "start_new_session": True,
+        }
         return subprocess.Popen(words, env=os.environ | settings, **options)
 
 
