@@ -37,7 +37,7 @@ def train(
     """
     end = None if seconds is None else time.monotonic() + seconds
     waiting = [cell for cell in cells if _may_start(cell, runs, say)]
-    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    running: dict[Cell, subprocess.Popen[Any]] = {}
     try:
         while waiting or running:
             ready = [cell for cell in waiting if cell.before is None or state(cell.before, runs)[0] == DONE]
@@ -71,7 +71,7 @@ def _may_start(cell: Cell, runs: Path, say: Callable[[str], None]) -> bool:
     return kind in (MISSING, HALF)
 
 
-def _start(cell: Cell, runs: Path, threads: int | None, processes: int) -> subprocess.Popen[bytes]:
+def _start(cell: Cell, runs: Path, threads: int | None, processes: int) -> subprocess.Popen[Any]:
     """At the lowest priority. In a session of its own: an interrupt from the keyboard reaches us alone, and we pass it on once."""
     log = _log(cell, runs)
     log.parent.mkdir(parents=True, exist_ok=True)
