@@ -82,7 +82,7 @@ def main() -> int:
         wikitext = f"--text {data}/wikitext-2/wiki"
         measurings = {
             "smollm2-valid": f"{wikitext}.valid.tokens.xz --tokens 196608 --contexts 1024 8192 --continue-after 300",
-            "smollm2-test": f"{wikitext}.test.tokens.xz --skip 32768 --tokens 262144 --contexts {contexts} --samples 0",
+            "smollm2-test": f"{wikitext}.test.tokens.xz --skip 32768 --tokens 262144 --contexts CONTEXTS --samples 0",
         }
         table = SMOLLM2
     places = {name: args.work / f"{args.model}-{re.sub('[^a-z0-9]+', '-', name)}" for name in table}
@@ -108,7 +108,7 @@ def main() -> int:
         # what keeps softmax or sums without a window ends at the original's longest sequence
         contexts = "8192" if "--keep" in options or "--window 0" in options else "8192 32768"
         for part in missing:
-            measuring = measurings[part].replace("{contexts}", contexts)
+            measuring = measurings[part].replace("CONTEXTS", contexts)
             measure(args, part, name, shown, [source, str(places[name])], measuring, done)
     return 0
 

@@ -16,6 +16,7 @@ from cosformer.linearize.compare import by_position, compare_embeddings, load, p
 from cosformer.linearize.retrieval import build_prompt, retrieval
 from cosformer.linearize.run import linearize
 from cosformer.linearize.settings import Settings
+from cosformer.report.linearized import linearized_tables
 from cosformer.shipped import STDLIB_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -185,3 +186,20 @@ def test_the_page_shows_the_committed_results(tmp_path):
     assert main(["compare", "--read", str(ROOT / "docs/results/linearize.jsonl"), "--into", str(copy)]) == 0
     command = "cosformer compare --read docs/results/linearize.jsonl --into docs/linearized.md"
     assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), f"run: {command}"
+
+
+def test_new_results_have_tables_of_their_own():
+    def line(name, perplexity, **more):
+        scores = {"perplexity at 1024": perplexity, "cache MB at 8192": 6.0}
+        return {"model": "smollm2-valid", "name": name, "scores": scores, **more}
+
+    right = {"samples": 10, "right": {"pass-key at 10 % of 1024": 7}}
+    block = linearized_tables(
+        [
+            line("teacher", 20.0, **{"by position": {"0 to 1024": 20.0}}),
+            line("gated", 25.0, retrieval=right, **{"by position": {"0 to 1024": 24.0}}),
+        ]
+    )
+    assert "| gated | 25 (1.25) | 24 (1.20) | 6.0 |" in block
+    assert "| gated | 7 |" in block
+    assert "Exact answers of 10 prompts each" in block

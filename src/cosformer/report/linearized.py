@@ -24,7 +24,8 @@ def linearized_tables(lines: Sequence[Line]) -> str:
     parts = [encoder(small).markdown]
     for model, text in _TEXTS.items():
         measured = [line for line in lines if line["model"] == model]
-        parts += [decoder(measured, text).markdown, found_again(measured).markdown]
+        tables = (decoder(measured, text), found_again(measured))
+        parts += [table.markdown for table in tables if table.rows]
     parts += [curves(lines).markdown, texts([line for line in lines if line["model"] in _TEXTS]).markdown]
     return "\n\n".join(part for part in parts if part)
 
