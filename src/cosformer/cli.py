@@ -109,10 +109,12 @@ def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callab
         _silence()
         return EXIT_PIPE_CLOSED
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if error.errno is None:  # not the system's
             raise
-        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
-        _silence()
+        what = f"{error.filename}" if error.filename is not None else "the output cannot be written"
+        print(f"{program}: {what}: {error.strerror}", file=sys.stderr)
+        if error.errno == errno.ENOSPC and error.filename is None:
+            _silence()
         return EXIT_FAILED
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from cosformer import machine, terminal
 from cosformer.bench.measure import Measurement
+from cosformer.output_file import write_output
 from cosformer.report.bench_tables import blocks, tables
 from cosformer.report.records import DIFFERENCE, Results, read_results
 from cosformer.report.table import Table, insert
@@ -57,12 +58,12 @@ def measure(
         options = {**options, "attentions": _left(str(settings["attentions"]), found)}
     for m in measurements(**options):
         if save is not None and found and found[-1].attention != m.attention:
-            save.write_text(results().json(), encoding="utf-8")
+            write_output(save, results().json())
         found.append(m)
         terminal.status(m.what)
     terminal.status("")
     if save is not None:
-        save.write_text(results().json(), encoding="utf-8")
+        write_output(save, results().json())
     return results()
 
 
@@ -84,7 +85,7 @@ def show(results: Results, *, json: bool, markdown: bool, into: Path | None) -> 
             )
         for marker, block in wanted.items():
             text = insert(text, marker, block)
-        into.write_text(text, encoding="utf-8")
+        write_output(into, text)
 
 
 def compare(old: Results, new: Results, tolerance: float, *, quietly: bool) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cosformer.extras import require
+from cosformer.output_file import STANDARD
 from cosformer.suggest import unknown
 
-STANDARD = "-"
 # ending -> form
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
 USUAL_TEXT = ("text", "sentence", "review", "content", "document", "body", "comment", "message", "tweet", "abstract")

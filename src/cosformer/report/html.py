@@ -1,10 +1,10 @@
 """The few pieces of HTML that a report is made of. Text is escaped here and nowhere else."""
 
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from cosformer.output_file import write_output
 from cosformer.report.figure import Figure
 
 CSS, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
@@ -111,9 +111,4 @@ def page(title: str, body: Sequence[Html]) -> str:
 def write_page(out: Path, content: str) -> None:
     """In one step: whoever has the page open never sees half of it."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(content, encoding="utf-8")
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_output(out, content)

@@ -6,7 +6,7 @@ from typing import Any
 
 from cosformer import json_files
 from cosformer.experiment import METRICS_FILE
-from cosformer.train.checkpoints import write_atomically
+from cosformer.output_file import write_output
 
 
 class Metrics:
@@ -24,7 +24,7 @@ class Metrics:
         """Drop what was written after update ``step``, and a last line that was cut short."""
         if self.write and self.path.exists():
             kept = [line for line in read_lines(self.path) if line["step"] <= step]
-            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_output(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
         """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""

@@ -21,6 +21,7 @@ from cosformer.experiment import EXPERIMENT_FILE, LOCK_FILE, RESULT_FILE, RUN_FI
 from cosformer.extras import require
 from cosformer.json_files import read_object
 from cosformer.locks import locked
+from cosformer.output_file import write_output
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Baseline, Task
 from cosformer.train import checkpoints
@@ -50,7 +51,7 @@ def train(
     with _in_use(run):
         _refuse_existing(run)  # another process may have begun it while we prepared the data
         if _first_process():
-            checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
+            write_output(run / EXPERIMENT_FILE, experiment.to_json())
         return _train_and_score(experiment, task, model, run, None, quiet, wait)
 
 
@@ -136,7 +137,7 @@ def lengthen(run: Path, steps: int) -> None:
     )
     if (run / RESULT_FILE).exists():
         (run / RESULT_FILE).replace(run / f"result-{before}.json")
-    checkpoints.write_atomically(run / EXPERIMENT_FILE, longer.to_json())
+    write_output(run / EXPERIMENT_FILE, longer.to_json())
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
@@ -267,7 +268,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         **record.facts(),
     }
     if engine.is_world_process_zero():
-        checkpoints.write_atomically(engine.run / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        write_output(engine.run / RESULT_FILE, json.dumps(result, indent=1) + "\n")
         best = engine.metrics.best(task.score, task.selection, task.higher_is_better)
         engine.write_card(engine.run / "best", best, result)
     record.write("done")
@@ -324,7 +325,7 @@ class _Record:
             **self.facts(),
         }
         if engine.is_world_process_zero():
-            checkpoints.write_atomically(engine.run / RUN_FILE, json.dumps(values, indent=1) + "\n")
+            write_output(engine.run / RUN_FILE, json.dumps(values, indent=1) + "\n")
         return values
 
 
