@@ -12,8 +12,8 @@ SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
 BASE = {
-    *("_version", "extras", "home", "json_files", "locks", "machine", "output_file", "processor", "shipped"),
-    *("suggest", "terminal"),
+    *("_version", "extras", "home", "json_files", "locks", "machine", "output_file", "processor", "records_file"),
+    *("shipped", "suggest", "terminal"),
 }
 
 # layer -> the other layers it may import
@@ -55,6 +55,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "json_files": set(),
     "locks": set(),
     "output_file": set(),
+    "records_file": set(),
     "terminal": set(),
     "suggest": set(),
     "machine": set(),

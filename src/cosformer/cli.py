@@ -79,6 +79,9 @@ def main(argv: list[str] | None = None) -> int:
     if named in MOVED:
         print(f"cosformer: {MOVED[named]}", file=sys.stderr)
         return EXIT_USAGE
+    if argv.count("--") > 1:  # which argparse takes for an argument, as a list
+        print("cosformer: '--' may be given once", file=sys.stderr)
+        return EXIT_USAGE
     if named is not None and named not in COMMANDS:
         print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
@@ -109,10 +112,9 @@ def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callab
         _silence()
         return EXIT_PIPE_CLOSED
     except OSError as error:
-        if error.errno is None:  # not the system's
-            raise
         what = f"{error.filename}" if error.filename is not None else "the output cannot be written"
-        print(f"{program}: {what}: {error.strerror}", file=sys.stderr)
+        # without a number it is not the system's: another library says in a sentence what is wrong with a file
+        print(f"{program}: {error if error.errno is None else f'{what}: {error.strerror}'}", file=sys.stderr)
         if error.errno == errno.ENOSPC and error.filename is None:
             _silence()
         return EXIT_FAILED

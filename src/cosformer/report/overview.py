@@ -24,6 +24,11 @@ def status(run: Run) -> str:
     return "diverged" if run.diverged else "finished" if run.status == "done" else run.status
 
 
+def marked(run: Run) -> str:
+    """The status, and whether a record of the run is not as the run wrote it."""
+    return f"{status(run)}, altered" if run.altered else status(run)
+
+
 def last_step(run: Run) -> int:
     """The last update that the files know of."""
     logged = max((line["step"] for line in run.metrics), default=0)

@@ -147,7 +147,7 @@ def _run_table(chosen: Sequence[Run]) -> Html:
         cells: list[object] = [run.name, run.attention, *(_setting(own.get(name)) for name in names), run.seed]
         cells.append(Cell("-" if score is None or metric is None else f"{metric.text(score)}{star}", score))
         minutes = "" if run.seconds is None else f"{run.seconds / 60:.1f}"
-        rows.append((score, [*cells, overview.status(run), _updates(run), Cell(minutes, run.seconds)]))
+        rows.append((score, [*cells, overview.marked(run), _updates(run), Cell(minutes, run.seconds)]))
     sign = -1 if metric and metric.higher_is_better else 1
     rows.sort(key=lambda row: math.inf if row[0] is None else sign * row[0])
     starred = any(not run.learned.get(run.evaluation, True) for run in chosen)
@@ -172,7 +172,7 @@ def _broken(chosen: Sequence[Run]) -> Html:
         saved = overview.saved_step(run)
         reason = " ".join((run.reason or "it does not say why").split())
         on_disk = "no checkpoint" if saved is None else f"checkpoint {saved:,}"
-        which = [run.name, run.recipe, run.attention, run.seed, overview.status(run)]
+        which = [run.name, run.recipe, run.attention, run.seed, overview.marked(run)]
         rows.append([*which, f"{_updates(run)}, {on_disk}", reason if len(reason) <= 90 else f"{reason[:89]}…"])
     return table(["run", "recipe", "attention", "seed", "status", "updates", "reason"], rows)
 

@@ -40,6 +40,15 @@ def is_whole(checkpoint: Path) -> bool:
         return False
 
 
+def refuse_damaged(folder: Path) -> None:
+    """Raise ValueError where the best weights in ``folder`` are not as they were written."""
+    # runs of earlier versions have no manifest there, and models of others neither
+    if (folder / MANIFEST).exists() and (problem := damage(folder)):
+        raise ValueError(
+            f"{problem}; use the run's last weights (--weights last, where there is that option), or train it again"
+        )
+
+
 def damage(checkpoint: Path) -> str:
     """What is wrong with the contents of a folder that was sealed, naming the file; empty: nothing. Reads every file."""
     try:
