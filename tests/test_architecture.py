@@ -12,8 +12,19 @@ SOURCE = ROOT / "src" / "cosformer"
 
 # Modules that anyone may import, and that import nothing of ours but each other
 BASE = {
-    *("_version", "extras", "home", "json_files", "locks", "machine", "output_file", "processor", "records_file"),
-    *("shipped", "suggest", "terminal"),
+    "_version",
+    "extras",
+    "json_files",
+    "locks",
+    "terminal",
+    "suggest",
+    "renamed",
+    "machine",
+    "home",
+    "processor",
+    "shipped",
+    "output_file",
+    "records_file",
 }
 
 # layer -> the other layers it may import
@@ -58,6 +69,7 @@ AT_IMPORT: dict[str, set[str]] = {
     "records_file": set(),
     "terminal": set(),
     "suggest": set(),
+    "renamed": set(),
     "machine": set(),
     "home": set(),
     "processor": set(),

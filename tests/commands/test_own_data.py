@@ -11,7 +11,16 @@ from cosformer.experiment import load_experiment
 pytestmark = pytest.mark.usefixtures("one_thread")
 # three updates of a model that is too small to learn
 TINY = ["--train.steps", "3", "--train.batch", "4", "--train.eval-every", "3", "--train.save-every", "2", "--quiet"]
-TINY += ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.feed-forward", "16"]
+TINY += [
+    "--model.num-hidden-layers",
+    "1",
+    "--model.hidden-size",
+    "16",
+    "--model.num-attention-heads",
+    "2",
+    "--model.intermediate-size",
+    "16",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +51,7 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
         assert part in said.err
     assert "majority class" in said.out and "valid" in said.out and "test" in said.out
     found = load_experiment(folder / "run")
-    assert found.recipe == "classify" and found.train.steps == 3 and found.model.width == 16
+    assert found.recipe == "classify" and found.train.steps == 3 and found.model.hidden_size == 16
     assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"
     assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
         "what was decided is written down"
@@ -99,7 +108,12 @@ def test_an_encoder_of_own_texts_is_fine_tuned_on_an_own_table(folder: Path) -> 
     assert (
         main(["train", "mlm", "--data", "book.txt", "--data.options.tokenizer", "bpe:270", "--run", "mlm", *TINY]) == 0
     )
-    sizes = ["--model.layers", "--model.width", "--model.heads", "--model.feed-forward"]
+    sizes = [
+        "--model.num-hidden-layers",
+        "--model.hidden-size",
+        "--model.num-attention-heads",
+        "--model.intermediate-size",
+    ]
     words = [word for i, word in enumerate(TINY) if word not in sizes and (i == 0 or TINY[i - 1] not in sizes)]
     assert main(["train", "classify", "--data", "reviews.csv", "--start", "mlm", "--run", "run", *words]) == 0
     found = load_experiment(folder / "run")

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from cosformer import cosformer_attention
 from cosformer.ops import batched, linear_attention
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 from versions import traces
 
 # operations that only describe memory, or hand it out
@@ -61,12 +61,11 @@ class Launches(TorchDispatchMode):
 def counted(n, causal, dtype=torch.float32):
     """Launches of B=4, H=16, D=64, and the bytes held at once beside the results, over the bytes of q, k, v, out."""
     q, k, v, g_out = (torch.empty(4, 16, n, 64, device="meta", dtype=dtype) for _ in range(4))
-    p = AttentionSpec(True, causal, 0, 0, n, n, "clamp", 1e-6)
-    none = (None, None, None, None)
+    call = Call(q, k, v, *(None,) * 5, AttentionSpec.cosine(n, causal=causal))
     with Launches() as forward:
-        results = batched.forward(q, k, v, *none, p)
+        results = batched.forward(call)
     with Launches() as backward:
-        grads = batched.backward(g_out, *(torch.zeros_like(x) for x in results[2:]), q, k, v, *none, *results, p)
+        grads = batched.backward(call, g_out, *(torch.zeros_like(x) for x in results[2:]), *results)
     base = 4 * q.nbytes
     peaks = (forward.peak - results[0].nbytes) / base, (backward.peak - sum(x.nbytes for x in grads[:3])) / base
     return forward.total, backward.total, *peaks
@@ -201,10 +200,10 @@ def test_registered_operators_pass_torchs_own_checks():
     q, k, v = (torch.randn(1, 2, 150, 4, dtype=torch.float64) for _ in range(3))
     settings = (None, True, True, 0, 0, 300, 300, "clamp", 1e-6, "batched")
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    none = (None, None, None, None)
+    none = (None,) * 5
     operators = torch.ops.cosformer
     torch.library.opcheck(operators.linear_forward.default, (q, k, v, *none, *settings), test_utils=tests)
     results = operators.linear_forward(q, k, v, *none, *settings)
     out, _, kv, z = results
-    arguments = (out, kv, z, q, k, v, *none, *results, *settings)
+    arguments = (q, k, v, *none, out, kv, z, *results, *settings)
     torch.library.opcheck(operators.linear_backward.default, arguments, test_utils=tests)

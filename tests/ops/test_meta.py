@@ -10,7 +10,7 @@ from cosformer import CosformerAttention, LinearState, cosformer_attention
 from cosformer.ops import batched
 from cosformer.ops.angles import angle_tables
 from cosformer.ops.backends import available_backends
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 FORMS = ["auto", *available_backends(torch.float64, "meta")]
 
@@ -101,8 +101,7 @@ def test_angles_need_no_float64_on_a_device_that_has_none():
         for table in angle_tables(3, 40, 800, torch.float32, device):
             assert table.device == device and table.dtype == torch.float32
     assert not doubles.found
-    spec = AttentionSpec(True, True, 0, 0, 800, 800, "clamp", 1e-6)
     q, k, v = (torch.empty(1, 2, 700, 8, device="meta") for _ in range(3))
     with Doubles() as doubles:  # the batched form makes its tables on the CPU for every other device
-        batched.forward(q, k, v, None, None, None, None, spec)
+        batched.forward(Call(q, k, v, *(None,) * 5, AttentionSpec.cosine(800, causal=True)))
     assert not doubles.found

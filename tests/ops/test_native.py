@@ -5,7 +5,6 @@ import re
 import resource
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,22 +14,9 @@ from cosformer import cosformer_attention
 from cosformer.ops import native
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import MEMBERS, loaded
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
-
-
-class Given(NamedTuple):
-    """Arguments of one call and the gradients that come in."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    kv: Tensor | None
-    z: Tensor | None
-    key_mask: Tensor | None
-    cu_seqlens: Tensor | None
-    p: AttentionSpec
 
 
 def given(
@@ -67,7 +53,8 @@ def given(
     p = AttentionSpec(
         relu, causal, q_first, k_first, length, length, kw.get("normaliser", "clamp"), kw.get("eps", 1e-6)
     )
-    return Given(draw(b, h, n, d), draw(b, hk, s, d), torch.randn(b, hk, s, e).to(dtype), kv, z, key_mask, None, p)
+    q, k, v = draw(b, h, n, d), draw(b, hk, s, d), torch.randn(b, hk, s, e).to(dtype)
+    return Call(q, k, v, kv, z, key_mask, None, None, p)
 
 
 def turned(x: Tensor, first: int, length: int) -> Tensor:
@@ -77,12 +64,12 @@ def turned(x: Tensor, first: int, length: int) -> Tensor:
     return torch.cat([x * angle.cos()[:, None].to(x.dtype), x * angle.sin()[:, None].to(x.dtype)], dim=-1)
 
 
-def dense(q, k, v, kv, z, key_mask, cu_seqlens, p: AttentionSpec):
+def dense(q, k, v, kv, z, key_mask, cu_seqlens, decay, p: AttentionSpec):
     """The definition: every score, in float64."""
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
         spans = [slice(a, b) for a, b in itertools.pairwise(bounds)]
-        parts = [dense(q[:, :, s], k[:, :, s], v[:, :, s], None, None, None, None, p) for s in spans]
+        parts = [dense(q[:, :, s], k[:, :, s], v[:, :, s], None, None, None, None, None, p) for s in spans]
         return torch.cat([x[0] for x in parts], dim=2), torch.cat([x[1] for x in parts], dim=2), None, None
     if p.relu:
         q, k = q.relu(), k.relu()
@@ -108,7 +95,7 @@ def dense(q, k, v, kv, z, key_mask, cu_seqlens, p: AttentionSpec):
     return numerator / divisor[..., None], den, kv + fk.mT @ v, z + fk.sum(2)
 
 
-def gradients(g: Given, dtype=torch.float64):
+def gradients(g: Call, dtype=torch.float64):
     """Random incoming gradients, and what they make of q, k, v, kv, z by autograd through the definition."""
     torch.manual_seed(1)
     inputs = [None if x is None else x.detach().to(dtype).requires_grad_() for x in g[:5]]
@@ -131,32 +118,32 @@ def worst(got: Tensor, wanted: Tensor, scale: float | None = None) -> float:
     return (got.double() - wanted).abs().max().item() / max(scale, 1e-30)
 
 
-def magnitudes(g: Given, incoming, out: Tensor) -> tuple[Tensor, ...]:
+def magnitudes(g: Call, incoming, out: Tensor) -> tuple[Tensor, ...]:
     """The gradients with every term taken by its size, so that none cancels another: what rounding errors are relative to."""
     q, k, v, kv, z = (None if x is None else x.detach().double() for x in g[:5])
     v, kv = v.abs(), None if kv is None else kv.abs()
     inputs = [None if x is None else x.requires_grad_() for x in (q, k, v, kv, z)]
-    numerator, den, kv_next, z_next = dense(*inputs, *g[5:7], g.p._replace(normaliser="none"))
+    numerator, den, kv_next, z_next = dense(*inputs, *g[5:-1], g.spec._replace(normaliser="none"))
     g_out, g_kv, g_z = (None if x is None else x.double().abs() for x in incoming)
     through_num, through_den = (numerator * g_out).sum(-1), (out.detach().abs() * g_out).sum(-1) * den
-    loss = ((through_num + through_den) / den.detach().clamp_min(g.p.eps)).sum()
+    loss = ((through_num + through_den) / den.detach().clamp_min(g.spec.eps)).sum()
     if g_kv is not None:
         loss = loss + (kv_next * g_kv).sum() + (z_next * g_z).sum()
     return torch.autograd.grad(loss, [x for x in inputs if x is not None], allow_unused=True)
 
 
-def check(g: Given, tolerance=2e-6, g_tolerance=5e-6):
+def check(g: Call, tolerance=2e-6, g_tolerance=5e-6):
     results, incoming, wanted = gradients(g)
-    ours = native.forward(*g)
+    ours = native.forward(g)
     assert [x.dtype for x in ours] == [g.v.dtype, *[torch.float32] * 3]
     for got, want in zip(ours, results, strict=True):
         if want is not None:
             assert got.shape == want.shape
             assert worst(got, want.detach()) < tolerance
     scale = max((x.abs().max().item() for x in wanted[:3] if x.numel()), default=0.0)
-    saved = [ours[2:]] if g.p.causal else [ours[2:], (None, None)]
+    saved = [ours[2:]] if g.spec.causal else [ours[2:], (None, None)]
     for state in saved:
-        grads = native.backward(*incoming, *g[:7], ours[0], ours[1], *state, g.p)
+        grads = native.backward(g, *incoming, ours[0], ours[1], *state)
         for i, (got, want) in enumerate(zip(grads, wanted, strict=False)):
             assert got.shape == want.shape
             error = worst(got, want, scale if i < 3 else None)
@@ -198,7 +185,7 @@ def test_cross_attention(n, s):
 
 def test_each_side_has_its_own_angles():
     g = given(40, 90, causal=False)
-    check(g._replace(p=g.p._replace(q_first=1, k_first=1, q_len=41, k_len=91)))
+    check(g._replace(spec=g.spec._replace(q_first=1, k_first=1, q_len=41, k_len=91)))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -218,7 +205,7 @@ def test_normalisers(normaliser, relu, causal):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_below_eps_pass_no_gradient_to_the_denominator(causal, dtype):
     g = given(60, causal=causal, eps=40.0, dtype=dtype)
-    clamped = native.forward(*g)[1] < 40
+    clamped = native.forward(g)[1] < 40
     assert 0.2 < clamped.float().mean() < 0.8
     half = dtype == torch.bfloat16
     check(g, 5e-3 if half else 2e-6, 5e-3 if half else 5e-6)
@@ -228,7 +215,7 @@ def test_rows_below_eps_pass_no_gradient_to_the_denominator(causal, dtype):
 def test_signed_divisor_keeps_the_sign(causal):
     g = given(60, relu=False, normaliser="signed", eps=20.0, angles=False, causal=causal)
     g = g._replace(q=g.q - 0.5)
-    den = native.forward(*g)[1]
+    den = native.forward(g)[1]
     for part in (den < -20, (den < 0) & (den > -20), (den > 0) & (den < 20), den > 20):
         assert part.any()
     check(g)
@@ -247,9 +234,9 @@ def test_bfloat16_errs_no_more_than_twice_the_rounded_float32(features, causal):
     full = features != "plain"
     g = given(150, d=32, e=24, causal=causal, state=full, mask=full, dtype=torch.bfloat16)
     (out, *_), incoming, wanted = gradients(g)
-    ours = native.forward(*g)
+    ours = native.forward(g)
     assert worst(ours[0], out.detach()) <= 2 * worst(out.detach().bfloat16(), out.detach())
-    grads = native.backward(*incoming, *g[:7], *ours, g.p)
+    grads = native.backward(g, *incoming, *ours)
     for got, want in zip(grads[:3], wanted[:3], strict=True):
         assert got.dtype == torch.bfloat16
         assert worst(got, want) <= 2 * worst(want.bfloat16(), want)
@@ -269,14 +256,12 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
 def test_strides_change_nothing(layout, dtype):
     g = given(60, d=20, e=36, dtype=dtype)
     moved = g._replace(q=layouts(g.q)[layout], k=layouts(g.k)[layout], v=layouts(g.v)[layout])
-    plain = native.forward(*g)
-    for got, want in zip(native.forward(*moved), plain, strict=True):
+    plain = native.forward(g)
+    for got, want in zip(native.forward(moved), plain, strict=True):
         assert torch.equal(got, want)
     g_out = torch.randn_like(plain[0])
-    wanted = native.backward(g_out, None, None, *g[:7], *plain, g.p)
-    for got, want in zip(
-        native.backward(layouts(g_out)[layout], None, None, *moved[:7], *plain, g.p), wanted, strict=True
-    ):
+    wanted = native.backward(g, g_out, None, None, *plain)
+    for got, want in zip(native.backward(moved, layouts(g_out)[layout], None, None, *plain), wanted, strict=True):
         assert torch.equal(got, want)
 
 
@@ -298,10 +283,10 @@ def test_thread_counts_give_the_same_bits(h, hk, causal, dtype):
     runs = []
     for threads in (1, 2, 4):
         torch.set_num_threads(threads)
-        ours = native.forward(*g)
+        ours = native.forward(g)
         g_out = torch.ones_like(ours[0])
-        runs.append([*ours, *native.backward(g_out, None, None, *g[:7], *ours, g.p)])
-        runs[-1] += native.backward(g_out, None, None, *g[:7], ours[0], ours[1], None, None, g.p) if not causal else []
+        runs.append([*ours, *native.backward(g, g_out, None, None, *ours)])
+        runs[-1] += native.backward(g, g_out, None, None, ours[0], ours[1], None, None) if not causal else []
     for run in runs[1:]:
         assert all(torch.equal(x, y) for x, y in zip(run, runs[0], strict=True))
 
@@ -311,12 +296,12 @@ def test_dead_rows_are_zero(causal):
     g = given(60, causal=causal)
     g.q[:, :, 7] = -1
     g.k[:, :, :3] = -1
-    out, den, kv_next, z_next = native.forward(*g)
+    out, den, kv_next, z_next = native.forward(g)
     assert (out[:, :, 7] == 0).all()
     assert (den[:, :, 7] == 0).all()
     if causal:
         assert (out[:, :, :3] == 0).all()
-    grads = native.backward(torch.ones_like(out), None, None, *g[:7], out, den, kv_next, z_next, g.p)
+    grads = native.backward(g, torch.ones_like(out), None, None, out, den, kv_next, z_next)
     assert all(x.isfinite().all() for x in grads)
     assert (grads[0][:, :, 7] == 0).all()
 
@@ -326,30 +311,45 @@ def test_far_keys_are_not_lost():
     length = 1_000_000
     g = given(50, d=4, e=4, b=1, h=1, hk=1, causal=True, state=True)
     k = torch.ones(1, 1, 1, 4)
-    start = g.p._replace(q_first=0, k_first=0, q_len=length, k_len=length)
-    first = native.forward(k, k, torch.ones(1, 1, 1, 4), None, None, None, None, start)
+    start = g.spec._replace(q_first=0, k_first=0, q_len=length, k_len=length)
+    first = native.forward(Call(k, k, torch.ones(1, 1, 1, 4), None, None, None, None, None, start))
     p = start._replace(q_first=length - 50, k_first=length - 50, eps=1e-12)
     q = g.q.abs() + 0.1
-    out, den, *_ = native.forward(q, -g.k.abs(), g.v, first[2], first[3], None, None, p)
-    wanted = dense(q.double(), -g.k.abs().double(), g.v.double(), first[2].double(), first[3].double(), None, None, p)
+    out, den, *_ = native.forward(Call(q, -g.k.abs(), g.v, first[2], first[3], None, None, None, p))
+    wanted = dense(
+        q.double(), -g.k.abs().double(), g.v.double(), first[2].double(), first[3].double(), None, None, None, p
+    )
     assert ((den - wanted[1]).abs() / wanted[1]).max() < 1e-6
     assert worst(out, torch.ones(1, 1, 50, 4, dtype=torch.float64)) < 1e-6
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_large_results_use_memory_again_and_fill_it(causal):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_large_results_use_memory_again_and_fill_it(causal, compiled):
+    """Also where torch.compile evaluates the frames, which holds other references to the arguments of a Python function."""
+    from torch._dynamo.eval_frame import set_eval_frame  # loads for seconds
+
     g = given(9000, b=1, d=32, e=32, causal=causal)
+    wanted = [x.clone() for x in native.forward(g)]
     memory.release()
-    wanted = native.forward(*g)
-    pointer = wanted[0].data_ptr()
-    wanted = [x.clone() for x in wanted]
-    dirty = memory.empty((1, 4, 9000, 32), torch.float32).fill_(torch.nan)
-    assert dirty.data_ptr() == pointer
-    del dirty
+    before = set_eval_frame(False if compiled else None)  # False: run what was compiled before, compile nothing
+    try:
+        use_memory_again(g, wanted)
+    finally:
+        set_eval_frame(before)
+
+
+def use_memory_again(g, wanted):
+    out = memory.empty(g.q.shape, torch.float32).fill_(torch.nan)
+    pointer = out.data_ptr()
+    del out
+    out = native.forward(g)[0]
+    assert out.data_ptr() == pointer
+    del out
     for _ in range(2):
-        ours = native.forward(*g)
+        ours = native.forward(g)
         assert all(torch.equal(x, y) for x, y in zip(ours, wanted, strict=True))
-        grads = native.backward(torch.ones_like(ours[0]), None, None, *g[:7], *ours, g.p)
+        grads = native.backward(g, torch.ones_like(ours[0]), None, None, *ours)
         assert len({x.data_ptr() for x in (ours[0], *grads)}) == 6
         assert all(x.isfinite().all() for x in grads)
         for x in (*ours, *grads):
@@ -407,7 +407,7 @@ def resident_bytes():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_scratch_memory_of_large_heads_is_given_back():
     def call(d):
-        native.forward(*given(16, d=d, e=d, b=1, h=1, hk=1, causal=False))  # causal, it would touch a part at a time
+        native.forward(given(16, d=d, e=d, b=1, h=1, hk=1, causal=False))  # causal, it would touch a part at a time
 
     call(3000)  # what torch keeps, it keeps now
     memory.release()
@@ -417,7 +417,7 @@ def test_scratch_memory_of_large_heads_is_given_back():
 
 
 def test_small_numbers_are_not_flushed():
-    native.forward(*given(2000, b=1))
+    native.forward(given(2000, b=1))
     tiny = torch.full((1_000_000,), 1e-40)
     assert ((tiny * 0.5) > 0).all()
 
@@ -427,8 +427,8 @@ def test_small_numbers_are_not_flushed():
 @pytest.mark.parametrize(("d", "e", "h", "hk"), [(64, 64, 8, 8), (5, 7, 6, 2), (16, 100, 2, 1), (64, 72, 4, 4)])
 def test_step_is_forward_of_one_token(d, e, h, hk, state, dtype):
     g = given(1, d=d, e=e, h=h, hk=hk, b=3, state=state, mask=True, dtype=dtype)
-    out, _, kv_next, z_next = native.forward(*g)
-    step = native.step(g.q, g.k, g.v, g.kv, g.z, g.key_mask, g.p)
+    out, _, kv_next, z_next = native.forward(g)
+    step = native.step(g)
     assert worst(step[0], out.double()) < (1e-6 if dtype == torch.float32 else 1e-2)
     assert worst(step[1], kv_next.double()) < 1e-6
     assert worst(step[2], z_next.double()) < 1e-6
@@ -439,9 +439,9 @@ def test_a_large_state_is_stepped_like_small_ones(dtype):
     """From 16 MB on the new state is written past the caches."""
     g = given(1, b=66, h=16, hk=8, d=64, e=64, state=True, dtype=dtype)
     assert g.kv is not None and g.kv.nbytes > 16 << 20
-    whole = native.step(*g[:6], g.p)
+    whole = native.step(g)
     for b in (0, 1, 65):
-        part = native.step(*(None if x is None else x[b : b + 1] for x in g[:6]), g.p)
+        part = native.step(Call(*(None if x is None else x[b : b + 1] for x in g[:6]), None, None, g.spec))
         assert all(torch.equal(x[b : b + 1], y) for x, y in zip(whole, part, strict=True))
 
 
@@ -449,9 +449,9 @@ def test_imaginary_parts_keep_their_sign():
     """Their memory may hold the other sign, which strides alone do not tell."""
     q, k, v = (torch.randn(1, 2, 60, 1, dtype=torch.complex64).conj().imag for _ in range(3))
     assert q.is_neg()
-    p = given(60).p
-    wanted = native.forward(*(x.clone() for x in (q, k, v)), None, None, None, None, p)
-    for got, want in zip(native.forward(q, k, v, None, None, None, None, p), wanted, strict=True):
+    p = given(60).spec
+    wanted = native.forward(Call(*(x.clone() for x in (q, k, v)), None, None, None, None, None, p))
+    for got, want in zip(native.forward(Call(q, k, v, None, None, None, None, None, p)), wanted, strict=True):
         assert torch.equal(got, want)
 
 
@@ -461,7 +461,7 @@ def test_every_build_of_the_kernels(causal):
     check(given(110, d=20, e=72, causal=causal, state=True, mask=True))
     check(given(110, d=64, e=64, causal=causal))
     g = given(1, d=20, e=72, state=True)
-    assert worst(native.step(*g[:6], g.p)[0], native.forward(*g)[0].double()) < 1e-6
+    assert worst(native.step(g)[0], native.forward(g)[0].double()) < 1e-6
 
 
 def test_python_packs_the_members_of_the_header():

@@ -7,7 +7,7 @@ from torch._subclasses import FakeTensorMode
 from cosformer import LinearState, cosformer_attention
 from cosformer.ops.backends import available_backends
 from cosformer.ops.factored import factored_attention
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 FORMS = ["auto", *available_backends(torch.float64)]
 
@@ -54,7 +54,7 @@ def one_token(q, k, v):
     return out, state.kv, state.z
 
 
-SPEC = AttentionSpec(True, False, 0, 0, 9, 9, "clamp", 1e-6)
+SPEC = AttentionSpec.cosine(9, causal=False)
 CALLS = {
     **{
         f"{form} {'causal' if causal else 'all keys'}": lambda q, k, v, form=form, causal=causal: cosformer_attention(
@@ -64,7 +64,7 @@ CALLS = {
         for causal in (False, True)
     },
     "one token": one_token,
-    "factored": lambda q, k, v: factored_attention(q, k, v, None, None, SPEC),
+    "factored": lambda q, k, v: factored_attention(Call(q, k, v, *(None,) * 5, SPEC)),
 }
 
 

@@ -228,7 +228,7 @@ def test_a_run_of_evidence_scores_all_of_the_test_split_with_one_thread(name: st
     # SST-2's test split has no labels; the pre-training is not scored itself
     assert experiment.data.full_test or name in ("evidence-sst2-reviews", "evidence-reviews")
     assert experiment.train.threads == 1 and experiment.train.warmup == experiment.train.steps // 10
-    assert experiment.model.dropout == (0.3 if name == "evidence-sst2-reviews" else 0.0)
+    assert experiment.model.hidden_dropout_prob == (0.3 if name == "evidence-sst2-reviews" else 0.0)
 
 
 @pytest.mark.parametrize(("name", "rms"), [("lm-wikitext2-small", 1.0), ("evidence-lm", 0.34), ("evidence-mlm", 0.34)])
@@ -236,5 +236,5 @@ def test_tokens_do_not_drown_in_positions_nor_the_other_way(name: str, rms: floa
     """Token embeddings are scaled by sqrt(width); the sinusoids of positions have an rms of 0.71."""
     model = recipe(name).model
     scale = model.fields["embedding_range"]
-    assert model.width is not None and isinstance(scale, float)
-    assert scale * model.width**0.5 == pytest.approx(rms, abs=0.005)
+    assert model.hidden_size is not None and isinstance(scale, float)
+    assert scale * model.hidden_size**0.5 == pytest.approx(rms, abs=0.005)

@@ -145,12 +145,12 @@ def test_every_run_is_shown_and_seeds_alone_are_averaged(tmp_path: Path) -> None
     listed = [row for row in page.rows if len(row) == 9 and row[0] != "run"]
     assert sorted(row[0] for row in listed) == sorted(path.name for path in runs.iterdir()) and len(listed) == 30
     (header,) = [row for row in page.rows if row[:2] == ["run", "attention"]]
-    assert header[2:6] == ["layers", "steps", "seed", "bits per byte, test"]
+    assert header[2:6] == ["num hidden layers", "steps", "seed", "bits per byte, test"]
     assert ["cosformer-long-1", "cosformer", "4", "800", "1"] in [row[:5] for row in listed]
     # three setups: in each one sentence, one pair of curves and one table, with three seeds a cell
     summary = re.sub(r"\s+", " ", page.texts["Summary"])
     assert "30 runs of 1 recipe with 4 attentions: 30 finished." in summary
-    for label in ("layers 4, steps 400", "layers 4, steps 800", "layers 8, steps 400"):
+    for label in ("num hidden layers 4, steps 400", "num hidden layers 4, steps 800", "num hidden layers 8, steps 400"):
         assert f"lm-stdlib-small, {label} : cosformer reaches " in summary
         assert f"recipe lm-stdlib-small, {label}, mean" in page.source
     assert summary.count("(3 seeds)") == 3 and len(page.images) == 6

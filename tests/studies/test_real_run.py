@@ -29,7 +29,7 @@ def tiny():
         recipe="lm-wikitext2-small",
         task="lm",
         data=DataConfig("python", {"max_bytes": 100_000}, length=32, eval_rows=4),
-        model=ModelConfig("roberta_base", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0),
+        model=ModelConfig("roberta_base", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=32, hidden_dropout_prob=0.0),
         train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none", threads=1),
     )
 

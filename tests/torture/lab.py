@@ -185,7 +185,15 @@ EXPERIMENT = Experiment(
     "torture",
     "lm",
     DataConfig("python", {"max_bytes": 300_000}, length=64, eval_rows=16),
-    ModelConfig("adaptive_lm", layers=2, width=32, heads=2, feed_forward=64, dropout=0.1, fields=dict(PLAIN)),
+    ModelConfig(
+        "adaptive_lm",
+        num_hidden_layers=2,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_dropout_prob=0.1,
+        fields=dict(PLAIN),
+    ),
     TrainConfig(
         steps=12, batch=4, lr=3e-3, warmup=3, eval_every=4, save_every=4, log_every=2, tracker="none", threads=1
     ),

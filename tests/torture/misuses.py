@@ -70,7 +70,18 @@ def _words(chance: random.Random, run: Path, files: list[Path], place: Path) -> 
         ["lm-stdlib-small", "classify", "regress", "match", "tag", "seq2seq", "lm", "mlm", odd or "x"]
     )
     field = chance.choice(
-        ["steps", "batch", "lr", "warmup", "precision", "strategy", "piece", "sequence_parallel", "seed", "micro_batch"]
+        [
+            "steps",
+            "batch",
+            "lr",
+            "warmup",
+            "precision",
+            "strategy",
+            "window",
+            "sequence_parallel",
+            "seed",
+            "micro_batch",
+        ]
     )
     # a train command that is right would train: it gets one update
     train = ["--train.steps", "1", "--quiet", "--run", str(chance.choice([place / "new", run, Path(file)]))]

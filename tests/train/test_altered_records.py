@@ -83,7 +83,7 @@ def test_an_edited_setting_of_a_finished_run_is_told_too(run) -> None:
     ("part", "values", "said"),
     [
         ("train", {"steps": 20}, r"cosformer resume .* --steps N"),
-        ("model", {"layers": 3}, "cannot change model.layers"),
+        ("model", {"num_hidden_layers": 3}, r"cannot change model\.num_hidden_layers"),
         ("train", {"batch": 8, "lr": 0.1}, "cannot change train.batch"),
     ],
 )

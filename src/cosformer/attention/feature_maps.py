@@ -14,7 +14,7 @@ from cosformer.attention.base import Attention, Traits
 from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
 from cosformer.ops.checks import check_eps, check_tensors, without_autocast
 from cosformer.ops.operator import linear_attention
-from cosformer.ops.spec import AttentionSpec, accumulator
+from cosformer.ops.spec import AttentionSpec, Call, accumulator
 from cosformer.ops.state import LinearState
 
 
@@ -82,9 +82,11 @@ class FeatureMap(Attention):
             if self.training:
                 torch.manual_seed(pieces.seed)
             fq, fk = self.features(q, k, first=pieces.first, fresh=self.training)
-            spec = AttentionSpec(self.relu, self.causal, 0, 0, 0, 0, self.normaliser, check_eps(self.eps, fq.dtype))
-            tensors = fq, fk, v.to(fq.dtype), key_mask, None
-            return parallel.attend_pieces(*tensors, spec, pieces, max_len=0, backend="auto").to(v.dtype)
+            spec = AttentionSpec.features(
+                causal=self.causal, relu=self.relu, normaliser=self.normaliser, eps=check_eps(self.eps, fq.dtype)
+            )
+            call = Call(fq, fk, v.to(fq.dtype), None, None, key_mask, None, None, spec)
+            return parallel.attend_pieces(call, pieces, max_len=0, backend="auto").to(v.dtype)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None

@@ -94,13 +94,13 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
     """Forward, loss, backward and Adam on one sequence of ``n`` random bytes, or on this rank's half of it."""
     import torch.distributed as dist
 
-    from cosformer.models.piecewise import backward_in_pieces
+    from cosformer.models.windows import backward_in_windows
 
     sizes: dict[str, Any] = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
     model = language_model(attention, n, **sizes, position_embedding_type="sinusoidal")
     batch = random_bytes(1, n)
     if piece is not None:
-        return training_step(model, batch, lambda: backward_in_pieces(model, batch, piece=piece))
+        return training_step(model, batch, lambda: backward_in_windows(model, batch, window=piece))
     if group is None:
         return training_step(model, batch)
     batch = {name: ids.chunk(2, dim=1)[dist.get_rank()] for name, ids in batch.items()}

@@ -113,7 +113,13 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
 def _experiment(steps: int, threads: int) -> Experiment:
     """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
     plain = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
-    sizes: dict[str, Any] = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "hidden_dropout_prob": 0.0,
+    }
     rhythm: dict[str, Any] = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
     learning = TrainConfig(**rhythm, batch=ENGINE_ROWS, lr=1e-4, schedule="constant", tracker="none", threads=threads)
     data = DataConfig("python", length=ENGINE_LENGTH, eval_rows=1)

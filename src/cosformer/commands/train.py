@@ -14,6 +14,7 @@ from cosformer.experiment import EXPERIMENT_FILE, Experiment
 from cosformer.extras import require
 from cosformer.recipes import RECIPES, recipe
 from cosformer.recipes.general import GENERAL, example
+from cosformer.renamed import RENAMED
 from cosformer.report.overview import worth_showing
 from cosformer.terminal import paint, table
 
@@ -31,8 +32,8 @@ USUAL = {
     "data.length",
     "data.long",
     "model.attention",
-    "model.layers",
-    "model.width",
+    "model.num_hidden_layers",
+    "model.hidden_size",
     "model.max_len",
 }
 USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed", "micro_batch", "precision")}
@@ -79,6 +80,7 @@ def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
     """
     plain = example(name) if name in GENERAL else recipe(name)
     words = [_dashed(word) for word in words]
+    _refuse_earlier_names(name, words)
     given = vars(_parser(name, plain, words).parse_args(words))
     run, quiet = given.pop("run"), given.pop("quiet")
     if name in GENERAL:
@@ -152,6 +154,17 @@ def _changed(experiment: Experiment, given: dict[str, Any]) -> Experiment:
         if part in _PARTS
     }
     return dataclasses.replace(experiment, **changes | parts)
+
+
+def _refuse_earlier_names(name: str, words: list[str]) -> None:
+    earlier = {
+        option(f"{part}.{old}"): option(f"{part}.{new}")
+        for part in ("model", "train")
+        for old, new in RENAMED[part].items()
+    }
+    for word in (word.partition("=")[0] for word in words):
+        if word in earlier:
+            raise ValueError(f"{word} is now called {earlier[word]}; see `cosformer train {name} --help`")
 
 
 def _dashed(word: str) -> str:

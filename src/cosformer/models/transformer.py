@@ -45,7 +45,7 @@ def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Lay
         looks_at = CrossAttention(
             build_attention(config.cross_attention or attention, **sizes, causal=False), size, **heads
         )
-    feed_forward = FEED_FORWARDS[config.feed_forward](
+    feed_forward = FEED_FORWARDS[config.feed_forward_type](
         size,
         config.intermediate_size,
         act=config.hidden_act,

@@ -169,8 +169,7 @@ class CosformerAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
         max_len = self.max_len or max(q.shape[2], k.shape[2])
-        problem = AttentionSpec(True, causal, 0, 0, max_len, max_len, "clamp", self.eps)
-        scores = dense_scores(q, hide(k, key_mask), problem)
+        scores = dense_scores(q, hide(k, key_mask), AttentionSpec.cosine(max_len, causal=causal, eps=self.eps))
         return scores / scores.sum(-1, keepdim=True).clamp_min(self.eps)
 
 

@@ -24,7 +24,7 @@ from cosformer.ops.chunks import (
     stack_of,
 )
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import AttentionSpec, accumulator, new_output
+from cosformer.ops.spec import AttentionSpec, Call, accumulator, new_output
 
 SEGMENT = 65_536  # positions worked on at once
 
@@ -34,17 +34,9 @@ def chunk_length(head_dim: int) -> int:
     return max(128, head_dim)
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    p: AttentionSpec,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     out, den = new_output(q, v), q.new_empty(*q.shape[:3], 1, dtype=accumulator(q.dtype))
     kv, z = _state(k, v, kv, z, p)
     with without_autocast(q.device):
@@ -64,23 +56,17 @@ def forward(
 
 
 def backward(
+    call: Call,
     g_out: Tensor,
     g_kv: Tensor,
     g_z: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     first = _state(k, v, kv, z, p)
     dkv, dz = g_kv.flatten(0, 1), g_z.flatten(0, 1)

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from cosformer.ops.angles import pair_weight
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import AttentionSpec, accumulator
-
-FP16_MAX = 65504.0
+from cosformer.ops.spec import FP16_MAX, AttentionSpec, accumulator
 
 # cos [n,1], sin [n,1] and both [n,2] of the positions of a chunk; empty without angles
 Angles = tuple[Tensor, Tensor, Tensor]

@@ -17,7 +17,7 @@ from cosformer.ops.checks import without_autocast
 from cosformer.ops.chunk import Angles, Chunk, ChunkGradient, pack_state, unpack_state
 from cosformer.ops.dense import hide
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import AttentionSpec, accumulator, new_output
+from cosformer.ops.spec import AttentionSpec, Call, accumulator, new_output
 
 AnyChunk = TypeVar("AnyChunk", bound=Chunk)
 
@@ -29,17 +29,9 @@ def chunk_length(head_dim: int) -> int:
     return max(128, head_dim)
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    p: AttentionSpec,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     acc = accumulator(q.dtype)
     k, v = hide(k, key_mask), hide(v, key_mask)
     out, den = new_output(q, v), q.new_empty(q.shape[:3], dtype=acc)
@@ -57,23 +49,17 @@ def forward(
 
 
 def backward(
+    call: Call,
     g_out: Tensor,
     g_kv: Tensor,
     g_z: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     k, v = hide(k, key_mask), hide(v, key_mask)
     dkv, dz = g_kv.clone(), g_z.clone()

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from cosformer.ops.spec import FP16_MAX
+
 Array = np.ndarray[Any, Any]
-FP16_MAX = 65504.0
 _BLOCK = 65_536  # angle tables start and end at multiples of this, so that calls at neighbouring places share one
 
 

@@ -7,16 +7,13 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables, pair_weight
-from cosformer.ops.chunk import FP16_MAX
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import FP16_MAX, AttentionSpec, Call
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec) -> Tensor:
-    """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype.
-
-    ``kv [B,Hk,F,E]`` and ``z [B,Hk,F]`` hold the keys that came before.
-    """
+def dense_attention(call: Call) -> Tensor:
+    """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype. Masks and packing are the caller's."""
+    q, k, v, kv, z, _, _, _, p = call
     scores = dense_scores(q, k, p)
     num = _product(scores, v)
     den = scores.sum(-1, keepdim=True)
@@ -30,14 +27,12 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tenso
     return unstack_heads(num, q.shape[1])
 
 
-def dense_forward(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, lengths: list[int] | None, p: AttentionSpec
-) -> Tensor:
+def dense_forward(call: Call, lengths: list[int] | None) -> Tensor:
     """``out`` of :func:`dense_attention`, or of each packed sequence in turn."""
     if lengths is None:
-        return dense_attention(q, k, v, kv, z, p)
-    pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
-    return torch.cat([dense_attention(a, b, c, None, None, p) for a, b, c in pieces], dim=2)
+        return dense_attention(call)
+    sequences = zip(*(x.split(lengths, dim=2) for x in call[:3]), strict=True)
+    return torch.cat([dense_attention(call._replace(q=q, k=k, v=v)) for q, k, v in sequences], dim=2)
 
 
 def packed_lengths(cu_seqlens: Tensor | None, n: int) -> list[int] | None:
@@ -78,8 +73,9 @@ def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec) -> Tensor:
     return scores
 
 
-def dense_state(k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec) -> tuple[Tensor, Tensor]:
+def dense_state(call: Call) -> tuple[Tensor, Tensor]:
     """The state after these keys: ``kv + Phi(k)^T v`` and ``z + Phi(k)^T 1``."""
+    _, k, v, kv, z, _, _, _, p = call
     fk = features(k, p.k_first, p.k_len, p.relu)
     kv_new, z_new = fk.mT @ v, fk.sum(-2)
     return (kv_new, z_new) if kv is None or z is None else (kv + kv_new, z + z_new)

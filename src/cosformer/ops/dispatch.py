@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from cosformer.ops import native, triton
-from cosformer.ops.backends import COMPILED, DENSE_UP_TO
+from cosformer.ops import native
+from cosformer.ops.backends import COMPILED, DENSE_UP_TO, KERNELS
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths, widen
 from cosformer.ops.factored import attend_one, factored_attention
-from cosformer.ops.spec import AttentionSpec, accumulator
+from cosformer.ops.spec import Call, accumulator
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
@@ -30,85 +30,149 @@ _refuse_to_be_traced._dynamo_marked_constant = True  # pyright: ignore[reportFun
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    spec: AttentionSpec,
-    state: LinearState | None,
-    return_state: bool,
-    *,
-    max_len: int,
-    backend: str,
+    call: Call, state: LinearState | None, return_state: bool, *, max_len: int, backend: str
 ) -> Tensor | tuple[Tensor, LinearState]:
-    """Compute ``spec`` on checked input; ``out``, or ``(out, state)``.
+    """Compute a checked ``call``, which has no state yet; ``out``, or ``(out, state)``.
 
-    Key positions in ``spec`` count from the first key of this call, and so do those of causal queries; other queries'
-    positions are absolute.
+    Key positions in its specification count from the first key of this call, and so do those of causal queries; other
+    queries' positions are absolute.
     """
     if not traceable and torch.compiler.is_compiling():
         _refuse_to_be_traced()
-    kv, z, start = None, None, None
-    position = torch.empty((), device="meta")  # of no state
-    if state is not None:
-        kv, z = state.kv, state.z
-        spec, start, position = _behind(state.position, spec, k.shape[2], max_len)
-    elif return_state:
-        position = torch.full((), k.shape[2], dtype=torch.int64, device="cpu")
-    form = pick_form(q, k, v, kv, z, cu_seqlens, spec, backend, return_state)
-    tensors = (q, k, v, kv, z, key_mask, cu_seqlens)
-    if autocast_enabled(q.device):
-        with without_autocast(q.device):
-            out, kv, z = _run(form, *tensors, spec, start, return_state)
+    start = None
+    if state is None:
+        position = torch.full((), call.k.shape[2], dtype=torch.int64, device="cpu") if return_state else None
     else:
-        out, kv, z = _run(form, *tensors, spec, start, return_state)
+        call, start, position = _continue(call, state, max_len)
+    direct = can_bypass_dispatcher(*call.tensors)
+    form = pick_form(call, backend, return_state, direct)
+    if autocast_enabled(call.q.device):
+        with without_autocast(call.q.device):
+            out, kv, z = form.run(call, start, return_state, direct)
+    else:
+        out, kv, z = form.run(call, start, return_state, direct)
     if not return_state:
         return out
-    assert kv is not None and z is not None  # every form returns them when asked
+    assert kv is not None and z is not None and position is not None  # every form returns the state when asked
     return out, LinearState(kv, z, position, max_len)
 
 
-def _behind(
-    seen: Tensor, spec: AttentionSpec, tokens: int, max_len: int
-) -> tuple[AttentionSpec, Tensor | None, Tensor]:
-    """``spec`` behind the state's tokens, how far it is still to be moved if only a graph knows, and the next position."""
+def _continue(call: Call, state: LinearState, max_len: int) -> tuple[Call, Tensor | None, Tensor]:
+    """The call after the state's tokens, how far its positions are still to be moved if only a graph knows, and the
+    position after the call."""
+    call, tokens = call._replace(kv=state.kv, z=state.z), call.k.shape[2]
     if not torch.compiler.is_compiling():
-        first = int(seen)
+        first = int(state.position)
         check_room(first, tokens, max_len)
-        return spec.moved(first), None, seen + tokens
+        return call._replace(spec=call.spec.moved(first)), None, state.position + tokens
     # an exported graph is free of our operators here, so it can go to ONNX; it cannot refuse to run past max_len
-    ahead = seen + tokens if is_exporting() else torch.ops.cosformer.advance(seen, tokens, max_len)
-    return spec, ahead - tokens, ahead
+    if is_exporting():
+        position = state.position + tokens
+    else:
+        position = torch.ops.cosformer.advance(state.position, tokens, max_len)
+    return call, position - tokens, position
 
 
-def pick_form(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    cu_seqlens: Tensor | None,
-    spec: AttentionSpec,
-    backend: str,
-    return_state: bool,
-) -> str:
-    """A linear backend by its name, ``dense``, ``factored``, ``step``, or a compiled form that no other is called by:
-    ``native dense``, ``native step`` and ``triton step``."""
+Result = tuple[Tensor, Tensor | None, Tensor | None]  # out, and the state after the keys, where it was made
+
+
+class Form:
+    """A way to compute a call."""
+
+    def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
+        """``out`` and the state, which some forms leave out unless ``return_state``.
+
+        ``start``: how far the specification is still to be moved. ``direct``: nothing has to see a kernel's call.
+        """
+        raise NotImplementedError
+
+
+class PlainOperations(Form):
+    """Operations that autograd and compilers see one by one, on float32 or float64 tensors without masked keys."""
+
+    def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
+        q, k, v = call.q, hide(call.k, call.key_mask), hide(call.v, call.key_mask)
+        if accumulator(v.dtype) != v.dtype:
+            q, k, v = widen(q), widen(k), widen(v)
+        spec = call.spec if start is None else call.spec.moved(start)
+        out, kv, z = self.compute(call._replace(q=q, k=k, v=v, key_mask=None, spec=spec), return_state)
+        return out.to(call.v.dtype), kv, z
+
+    def compute(self, call: Call, return_state: bool) -> Result:
+        raise NotImplementedError
+
+
+class Dense(PlainOperations):
+    def compute(self, call: Call, return_state: bool) -> Result:
+        out = dense_forward(call, packed_lengths(call.cu_seqlens, call.q.shape[2]))
+        kv, z = dense_state(call) if return_state else (None, None)
+        return out, kv, z
+
+
+class Factored(PlainOperations):
+    def compute(self, call: Call, return_state: bool) -> Result:
+        return factored_attention(call)
+
+
+class Step(PlainOperations):
+    def compute(self, call: Call, return_state: bool) -> Result:
+        return attend_one(call)
+
+
+class Linear(Form):
+    """A linear backend, by its kernel's forward and backward."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
+        call = call._replace(spec=call.spec._replace(backend=self.backend))
+        out, _, kv, z = linear_kernel(call, start, direct=direct)
+        return out, kv, z
+
+
+class CompiledStep(Form):
+    """One token by a compiled kernel."""
+
+    def __init__(self, backend: str) -> None:
+        self.module = COMPILED[backend]
+
+    def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
+        return self.module.step(call)
+
+
+class NativeDense(Form):
+    """The definition in C, for short input."""
+
+    def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
+        return native.dense(call), None, None
+
+
+DENSE, FACTORED, STEP, NATIVE_DENSE = Dense(), Factored(), Step(), NativeDense()
+LINEAR = {name: Linear(name) for name in KERNELS}
+COMPILED_STEPS = {name: CompiledStep(name) for name in COMPILED}
+
+
+def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> Form:
+    q, k, v, *_ = call
     if backend == "auto":
-        if return_state and spec.causal and q.shape[2] == k.shape[2] == 1:
-            if not can_bypass_dispatcher(q, k, v, kv, z):
-                return "step"
-            compiled = [name for name, module in COMPILED.items() if not module.why_not(q, k, v)]
-            return f"{compiled[0]} step" if compiled else "step"
+        if return_state and call.spec.causal and q.shape[2] == k.shape[2] == 1:
+            compiled = [name for name in COMPILED if direct and not COMPILED[name].why_not(q, k, v)]
+            return COMPILED_STEPS[compiled[0]] if compiled else STEP
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
-        alone = not return_state and kv is None and cu_seqlens is None and can_bypass_dispatcher(q, k, v)
-        if alone and not native.why_not(q, k, v) and native.fits_dense(q, k, spec):
-            return "native dense"
-        backend = choose(q, k, v, cu_seqlens)
-    if backend in ("chunked", "batched") and torch.compiler.is_compiling() and not spec.causal and cu_seqlens is None:
-        return "factored"  # free of loops, so that one graph serves every length
-    return backend
+        if direct and not return_state and not native.why_not(q, k, v) and native.fits_dense(call):
+            return NATIVE_DENSE
+        backend = choose(q, k, v, call.cu_seqlens)
+    if backend == "dense":
+        return DENSE
+    if (
+        backend in ("chunked", "batched")
+        and torch.compiler.is_compiling()
+        and not call.spec.causal
+        and call.cu_seqlens is None
+    ):
+        return FACTORED  # free of loops, so that one graph serves every length
+    return LINEAR[backend]
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
@@ -128,42 +192,3 @@ def _at_most(length: int, limit: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads sympy
 
     return statically_known_true(length <= limit)
-
-
-def _run(
-    form: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    spec: AttentionSpec,
-    start: Tensor | None,
-    return_state: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """``out`` and the state after the keys, which some forms leave out where nobody wants it."""
-    if form == "native dense":
-        return native.dense(q, k, v, key_mask, spec), None, None
-    if form == "native step":
-        return native.step(q, k, v, kv, z, key_mask, spec)
-    if form == "triton step":
-        return triton.step(q, k, v, kv, z, key_mask, spec)
-    if form not in ("dense", "factored", "step"):
-        relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, _ = spec
-        # not _replace or a slice, which older compilers of torch do not follow
-        spec = AttentionSpec(relu, causal, q_first, k_first, q_len, k_len, normaliser, eps, form)
-        out, _, kv, z = linear_kernel((q, k, v, kv, z, key_mask, cu_seqlens), start, spec)
-        return out, kv, z
-    spec = spec if start is None else spec.moved(start)
-    dtype = v.dtype
-    k, v = hide(k, key_mask), hide(v, key_mask)
-    if accumulator(dtype) != dtype:
-        q, k, v = widen(q), widen(k), widen(v)
-    if form == "dense":
-        out = dense_forward(q, k, v, kv, z, packed_lengths(cu_seqlens, q.shape[2]), spec)
-        kv, z = dense_state(k, v, kv, z, spec) if return_state else (None, None)
-    else:
-        out, kv, z = (attend_one if form == "step" else factored_attention)(q, k, v, kv, z, spec)
-    return out.to(dtype), kv, z

@@ -11,24 +11,22 @@ from torch import Tensor
 from cosformer.ops.angles import HALF_PI
 from cosformer.ops.dense import dense_state, features, stack_heads, unstack_heads
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 
-def factored_attention(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec
-) -> tuple[Tensor, Tensor, Tensor]:
+def factored_attention(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]`` and the state after the keys: ``Phi(q) (Phi(k)^T v)`` over ``Phi(q) (Phi(k)^T 1)``.
 
     Linear in N and S, and free of loops, so that one graph serves every length.
     """
-    kv, z = dense_state(k, v, kv, z, p)
-    return _read(features(q, p.q_first, p.q_len, p.relu), kv, z, p), kv, z
+    p = call.spec
+    kv, z = dense_state(call)
+    return _read(features(call.q, p.q_first, p.q_len, p.relu), kv, z, p), kv, z
 
 
-def attend_one(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, p: AttentionSpec
-) -> tuple[Tensor, Tensor, Tensor]:
+def attend_one(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state: a decoding step."""
+    q, k, v, kv, z, _, _, _, p = call
     if p.relu:
         q, k = q.relu(), k.relu()
     fq, fk = _at_angle(q, p.q_first, p.q_len), _at_angle(k, p.k_first, p.k_len)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cosformer.ops import native
 from cosformer.ops.checks import check_eps
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import can_bypass_dispatcher
 
@@ -40,5 +40,5 @@ def try_one_token(
         return None
     length = state.max_len
     spec = AttentionSpec(True, True, first, first, length, length, "clamp", check_eps(eps, dtype))
-    out, kv, z = native.step(q, k, v, kv, z, None, spec)
+    out, kv, z = native.step(Call(q, k, v, kv, z, None, None, None, spec))
     return out, LinearState(kv, z, state.position + 1, length)

@@ -10,7 +10,7 @@ from cosformer.ops.checks import autocast_enabled, check_bounds, check_eps, chec
 from cosformer.ops.dispatch import attend
 from cosformer.ops.normaliser import check_normaliser
 from cosformer.ops.one_token import try_one_token
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 from cosformer.ops.state import LinearState
 
 ALIGNMENTS = ("absolute", "proportional")
@@ -92,7 +92,10 @@ def cosformer_attention(
     if align != "absolute":
         given = {"causal": causal, "q_offset": q_offset, "key_mask": key_mask, "cu_seqlens": cu_seqlens}
         _check_proportional(align, **given, state=state, return_state=return_state)
-        q_len, k_len, q_first, k_first, length = max(n, 1), max(s, 1), 1, 1, 0
+        spec = AttentionSpec.cosine(
+            max(n, 1), k_len=max(s, 1), causal=False, q_first=1, k_first=1, eps=check_eps(eps, v.dtype)
+        )
+        max_len = 0
     else:
         if max_len is None:
             _check_max_len_optional(state=state, return_state=return_state, key_mask=key_mask, cu_seqlens=cu_seqlens)
@@ -108,16 +111,15 @@ def cosformer_attention(
                 check_bounds(cu_seqlens, n, max_len)
         else:
             _check_positions(n, s, causal, q_offset, max_len, state)
-        q_len = k_len = length = max_len
-        q_first, k_first = q_offset, 0
+        spec = AttentionSpec.cosine(max_len, causal=causal, q_first=q_offset, eps=check_eps(eps, v.dtype))
     if state is not None:
         check_state(state, k, v, 2 * k.shape[3], max_len)
     if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
     if backend != "auto":
         check_backend(backend, q, k, v)
-    spec = AttentionSpec(True, causal, q_first, k_first, q_len, k_len, "clamp", check_eps(eps, v.dtype))
-    return attend(q, k, v, key_mask, cu_seqlens, spec, state, return_state, max_len=length, backend=backend)
+    call = Call(q, k, v, None, None, key_mask, cu_seqlens, None, spec)
+    return attend(call, state, return_state, max_len=max_len, backend=backend)
 
 
 # fmt: off
@@ -161,8 +163,9 @@ def linear_attention(
         check_state(state, fk, v, fk.shape[3], 0)
     if backend != "auto":
         check_backend(backend, fq, fk, v)
-    spec = AttentionSpec(relu, causal, 0, 0, 0, 0, normaliser, check_eps(eps, v.dtype))
-    return attend(fq, fk, v, key_mask, None, spec, state, return_state, max_len=0, backend=backend)
+    spec = AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
+    call = Call(fq, fk, v, None, None, key_mask, None, None, spec)
+    return attend(call, state, return_state, max_len=0, backend=backend)
 
 
 def _attend_sharded(
@@ -181,7 +184,7 @@ def _attend_sharded(
     """:func:`cosformer_attention` of a rank's piece; ``rest``: the options that do not go with a group."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
-    def check() -> tuple[Tensor, Tensor, Tensor, AttentionSpec]:
+    def check() -> Call:
         if names := _given(**rest):
             raise ValueError(f"group shards a whole sequence and does not go with {', '.join(names)}")
         if max_len is None:
@@ -191,12 +194,12 @@ def _attend_sharded(
         check_backend(backend, q, k, v)
         if cu_seqlens is not None:
             _check_packing(q, k, cu_seqlens, key_mask=key_mask)
-        spec = AttentionSpec(True, causal, 0, 0, max_len, max_len, "clamp", check_eps(eps, v.dtype))
-        return *_cast_for_autocast(q, k, v), spec
+        spec = AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
+        return Call(*_cast_for_autocast(q, k, v), None, None, key_mask, cu_seqlens, None, spec)
 
     facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens}
-    pieces, (q, k, v, spec) = parallel.agree(group, check, q, k, v, **facts)
-    return parallel.attend_pieces(q, k, v, key_mask, cu_seqlens, spec, pieces, max_len=spec.k_len, backend=backend)
+    pieces, call = parallel.agree(group, check, q, k, v, **facts)
+    return parallel.attend_pieces(call, pieces, max_len=call.spec.k_len, backend=backend)
 
 
 def _given(**options: Any) -> list[str]:

@@ -19,7 +19,7 @@ from torch.distributed import _functional_collectives as collectives
 
 from cosformer.ops.checks import check_bounds
 from cosformer.ops.dispatch import attend
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import needs_gradients
 
@@ -134,23 +134,13 @@ def _shown(name: str, values: Sequence[int]) -> str:
     return ", ".join(f"{word} on rank {rank}" for rank, word in enumerate(words))
 
 
-def attend_pieces(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    spec: AttentionSpec,
-    pieces: Pieces,
-    *,
-    max_len: int,
-    backend: str,
-) -> Tensor:
+def attend_pieces(call: Call, pieces: Pieces, *, max_len: int, backend: str) -> Tensor:
     """The rows ``out [B,H,n,E]`` of this rank's queries; one collective forward, one backward.
 
-    ``spec`` is that of a whole sequence from position 0. ``cu_seqlens``: bounds of packed sequences in the whole. A rank exchanges
-    the states of the sequences that cross its borders; those that it holds entirely are worked off like any packed sequence.
+    The specification is that of a whole sequence from position 0; ``cu_seqlens`` are bounds of packed sequences in the whole. A
+    rank exchanges the states of the sequences that cross its borders and computes those that it holds entirely as packed ones.
     """
+    q, cu_seqlens, spec = call.q, call.cu_seqlens, call.spec
     total = max(pieces.q_bounds[-1], pieces.k_bounds[-1])
     if cu_seqlens is not None:
         check_bounds(cu_seqlens, total, max_len)
@@ -166,22 +156,18 @@ def attend_pieces(
     if len(bounds) == 2:  # one sequence: what a rank holds of it both begins and ends its piece
         takes, sends = [each[:1] for each in takes], [each[:1] for each in sends]
 
-    call: Any = partial(attend, max_len=max_len, backend=backend)
+    compute: Any = partial(attend, max_len=max_len, backend=backend)
 
     def run(segment: Segment, state: Tensor) -> Tensor:
         keys = segment if spec.causal else Segment(-1, 0, 0, 0)  # not causal, all keys are in the sum
-        at = spec if spec.causal else AttentionSpec(*spec[:2], segment.position, *spec[3:])
-        mask = None if key_mask is None else key_mask[:, keys.start : keys.end]
+        at = spec if spec.causal else spec._replace(q_first=segment.position)
         before = LinearState(state[..., :-1], state[..., -1], torch.tensor(segment.position), max_len)
-        tensors = _cut(q, segment), _cut(k, keys), _cut(v, keys), mask, None
-        return call(*tensors, at, before, False)
+        return compute(_part(call, segment, keys, at), before, False)
 
     def sum_up(segment: Segment) -> Tensor:
-        mask = None if key_mask is None else key_mask[:, segment.start : segment.end]
-        # nobody asks: the state alone is wanted
-        at = AttentionSpec(spec.relu, False, 0, segment.position, *spec[4:])
-        tensors = q[:, :, :0], _cut(k, segment), _cut(v, segment), mask, None
-        _, state = call(*tensors, at, None, True)
+        # no queries: the state alone is wanted
+        at = spec._replace(causal=False, q_first=0, k_first=segment.position)
+        _, state = compute(_part(call, Segment(-1, 0, 0, 0), segment, at), None, True)
         return torch.cat([state.kv, state.z[..., None]], dim=-1)
 
     own = torch.stack([sum_up(segment) for segment in sends[pieces.rank]])
@@ -194,13 +180,16 @@ def attend_pieces(
     if whole:  # sequences that no other rank has a part of
         piece = Segment(0, whole[0].start, whole[-1].end, 0)
         ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=q.device)
-        tensors = _cut(q, piece), _cut(k, piece), _cut(v, piece), None, ends
-        rows.insert(1, call(*tensors, spec, None, False))
+        rows.insert(1, compute(_part(call, piece, piece, spec)._replace(cu_seqlens=ends), None, False))
     return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
 
 
-def _cut(x: Tensor, segment: Segment) -> Tensor:
-    return x[:, :, segment.start : segment.end]
+def _part(call: Call, queries: Segment, keys: Segment, spec: AttentionSpec) -> Call:
+    """The call of these queries and keys alone, as one sequence."""
+    k, v = (x[:, :, keys.start : keys.end] for x in (call.k, call.v))
+    mask = None if call.key_mask is None else call.key_mask[:, keys.start : keys.end]
+    q = call.q[:, :, queries.start : queries.end]
+    return call._replace(q=q, k=k, v=v, key_mask=mask, cu_seqlens=None, spec=spec)
 
 
 def _segments(piece_bounds: Sequence[int], rank: int, bounds: Sequence[int]) -> list[Segment]:

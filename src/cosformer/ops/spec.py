@@ -1,13 +1,15 @@
-"""What one call of the family computes: the specification that goes from the operator to a kernel and back."""
+"""What one call of the family computes: the tensors and the specification that go from the operator to a kernel and back."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+FP16_MAX = 65504.0
+
 
 class AttentionSpec(NamedTuple):
-    """Settings of one linear attention, whatever form computes it.
+    """Settings of one linear attention, whatever form computes it; made by :meth:`cosine` or :meth:`features`.
 
     Features are ``x' = relu(x)``, or x as it is. With angles, query i sits at position ``q_first + i`` and key j at
     ``k_first + j``, and the score of a pair is ``q'.k' * cos(angle_i - angle_j)``, ``angle = (pi/2) * position / length``.
@@ -27,13 +29,51 @@ class AttentionSpec(NamedTuple):
     eps: float
     backend: str = ""  # the linear kernel that computes it, forward and backward; empty: another form
 
+    @classmethod
+    def cosine(
+        cls,
+        max_len: int,
+        *,
+        causal: bool,
+        q_first: int = 0,
+        k_first: int = 0,
+        k_len: int | None = None,
+        normaliser: str = "clamp",
+        eps: float = 1e-6,
+    ) -> "AttentionSpec":
+        """cosFormer: ReLU features at angles. ``k_len``: what divides a key's position, if not ``max_len``."""
+        return cls(True, causal, q_first, k_first, max_len, max_len if k_len is None else k_len, normaliser, eps)
+
+    @classmethod
+    def features(
+        cls, *, causal: bool, relu: bool = False, normaliser: str = "clamp", eps: float = 1e-6
+    ) -> "AttentionSpec":
+        """Products of features without angles."""
+        return cls(relu, causal, 0, 0, 0, 0, normaliser, eps)
+
     def moved(self, tokens: int | Tensor) -> "AttentionSpec":
-        """Placed behind so many tokens: keys move, and causal queries with them; others keep their positions."""
-        q_first, k_first = self.q_first + tokens if self.causal else self.q_first, self.k_first + tokens
-        # field by field: older compilers of torch follow neither _replace nor a slice
-        return AttentionSpec(
-            self.relu, self.causal, q_first, k_first, self.q_len, self.k_len, self.normaliser, self.eps, self.backend
-        )
+        """The specification after ``tokens`` earlier ones: keys move, and causal queries with them; others stay."""
+        q_first = self.q_first + tokens if self.causal else self.q_first
+        return self._replace(q_first=q_first, k_first=self.k_first + tokens)
+
+
+class Call(NamedTuple):
+    """One call on checked input: the tensors and what is computed of them, as they travel to a kernel and back."""
+
+    q: Tensor  # [B,H,N,D]
+    k: Tensor  # [B,Hk,S,D]
+    v: Tensor  # [B,Hk,S,E]
+    kv: Tensor | None  # [B,Hk,F,E], the state after the keys before; F = 2D with angles, D without
+    z: Tensor | None  # [B,Hk,F]
+    key_mask: Tensor | None  # bool [B,S]
+    cu_seqlens: Tensor | None  # int [n+1]
+    decay: Tensor | None  # [Hk,D], rates per token in the accumulator's dtype
+    spec: AttentionSpec
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All fields but the specification."""
+        return self[:-1]
 
 
 SCHEMA = (

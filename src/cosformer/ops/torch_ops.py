@@ -1,7 +1,7 @@
 """The linear kernels inside torch: registered operators for compilers and vmap, autograd, and when neither is needed.
 
-``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of an :class:`AttentionSpec` behind the
-tensors. ``start`` is a scalar tensor, the tokens that the state has seen where only a compiled graph knows them.
+``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of a :class:`Call`, the specification's one by
+one. ``start`` is a scalar tensor, the tokens that the state has seen where only a compiled graph knows them.
 """
 
 from typing import Any
@@ -14,27 +14,35 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from cosformer.ops.backends import KERNELS
 from cosformer.ops.checks import check_bounds, check_room
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths
-from cosformer.ops.spec import SCHEMA, AttentionSpec, accumulator, new_output
+from cosformer.ops.spec import SCHEMA, AttentionSpec, Call, accumulator, new_output
 
-_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? kv, Tensor? z, Tensor? key_mask, Tensor? cu_seqlens"
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? kv, Tensor? z, Tensor? key_mask, Tensor? cu_seqlens, Tensor? decay"
 _RESULTS = "Tensor out, Tensor den, Tensor kv_next, Tensor z_next"
 _LIBRARY = torch.library.Library("cosformer", "DEF")
 _LIBRARY.define(f"linear_forward({_INPUTS}, Tensor? start, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
 _LIBRARY.define(
-    f"linear_backward(Tensor g_out, Tensor g_kv, Tensor g_z, {_INPUTS}, {_RESULTS}, Tensor? start, {SCHEMA})"
+    f"linear_backward({_INPUTS}, Tensor g_out, Tensor g_kv, Tensor g_z, {_RESULTS}, Tensor? start, {SCHEMA})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 # `advance` moves a state's position inside a compiled graph, where Python cannot look at the value to refuse it
 _LIBRARY.define("advance(Tensor position, SymInt tokens, SymInt max_len) -> Tensor")
 
 
-def linear_kernel(tensors: tuple[Tensor | None, ...], start: Tensor | None, spec: AttentionSpec) -> tuple[Tensor, ...]:
-    """``(q, k, v, kv, z, key_mask, cu_seqlens)`` -> ``(out, den, kv, z)`` by the backend of ``spec``, differentiable."""
-    if can_bypass_dispatcher(*tensors):
-        return KERNELS[spec.backend].forward(*tensors, spec)
-    if (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*tensors):
-        return torch.ops.cosformer.linear_forward(*tensors, start, *spec)
-    return LinearKernel.apply(*tensors, start, spec)  # pyright: ignore[reportReturnType]
+def linear_kernel(call: Call, start: Tensor | None, *, direct: bool) -> tuple[Tensor, ...]:
+    """``(out, den, kv, z)`` by the backend of ``call.spec``, differentiable; ``direct``: :func:`can_bypass_dispatcher`."""
+    if direct:
+        return run_forward(call)
+    if (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*call.tensors):
+        return torch.ops.cosformer.linear_forward(*call.tensors, start, *call.spec)
+    return LinearKernel.apply(*call.tensors, start, call.spec)  # pyright: ignore[reportReturnType]
+
+
+def run_forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return KERNELS[call.spec.backend].forward(call)
+
+
+def run_backward(call: Call, *gradients_and_results: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return KERNELS[call.spec.backend].backward(call, *gradients_and_results)
 
 
 def needs_gradients(*tensors: Tensor | None) -> bool:
@@ -58,7 +66,7 @@ def can_bypass_dispatcher(*tensors: Tensor | None) -> bool:
 
 
 class LinearKernel(torch.autograd.Function):
-    """``(q, k, v, kv, z, key_mask, cu_seqlens, start, spec) -> (out, den, kv, z)``.
+    """``(*call.tensors, start, spec) -> (out, den, kv, z)``.
 
     Saves q, k, v, the incoming state, out and the row sums: O(N (D + E)). Forward mode is not defined and raises.
     """
@@ -79,15 +87,17 @@ class LinearKernel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_out: Tensor, g_den: Tensor, g_kv: Tensor, g_z: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         *tensors, start, out, den, kv_next, z_next = ctx.saved_tensors
-        arguments = (g_out, g_kv, g_z, *tensors, out, den, kv_next, z_next, start)
+        call = Call._make((*tensors, ctx.spec))
+        rest = (g_out, g_kv, g_z, out, den, kv_next, z_next)
         if torch.compiler.is_compiling():  # a compiled graph has first derivatives only
-            dq, dk, dv, dkv, dz = torch.ops.cosformer.linear_backward(*arguments, *ctx.spec)
-        elif can_bypass_dispatcher(*arguments):
-            dq, dk, dv, dkv, dz = KERNELS[ctx.spec.backend].backward(*arguments[:-1], ctx.spec)
+            grads = torch.ops.cosformer.linear_backward(*tensors, *rest, start, *call.spec)
+        elif can_bypass_dispatcher(*tensors, *rest):
+            grads = run_backward(call, *rest)
         else:
-            dq, dk, dv, dkv, dz = LinearKernelBackward.apply(*arguments, ctx.spec)  # pyright: ignore
-        state = (dkv, dz) if tensors[3] is not None else (None, None)
-        return dq, dk, dv, *state, None, None, None, None
+            grads = LinearKernelBackward.apply(*tensors, *rest, start, call.spec)
+        dq, dk, dv, dkv, dz = grads  # pyright: ignore
+        state = (dkv, dz) if call.kv is not None else (None, None)
+        return dq, dk, dv, *state, None, None, None, None, None
 
 
 class LinearKernelBackward(torch.autograd.Function):
@@ -108,44 +118,47 @@ class LinearKernelBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        g_out, g_kv, g_z, q, k, v, kv, z, key_mask, cu_seqlens, start = ctx.saved_tensors
-        spec = _behind(start, ctx.spec)
-        state = () if kv is None else (kv, z)
-        lengths = packed_lengths(cu_seqlens, q.shape[2])
+        *tensors, g_out, g_kv, g_z, start = ctx.saved_tensors
+        call = Call._make((*tensors, _after(start, ctx.spec)))
+        state = () if call.kv is None else (call.kv, call.z)
+        lengths = packed_lengths(call.cu_seqlens, call.q.shape[2])
 
         def definition(q: Tensor, k: Tensor, v: Tensor, kv: Any = None, z: Any = None) -> tuple[Tensor, ...]:
             acc = accumulator(q.dtype)
-            keys, values = hide(k.to(acc), key_mask), hide(v.to(acc), key_mask)
-            out = dense_forward(q.to(acc), keys, values, kv, z, lengths, spec)
-            kv, z = dense_state(keys, values, kv, z, spec)
+            keys, values = hide(k.to(acc), call.key_mask), hide(v.to(acc), call.key_mask)
+            wide = Call(q.to(acc), keys, values, kv, z, None, None, call.decay, call.spec)
+            out = dense_forward(wide, lengths)
+            kv, z = dense_state(wide)
             # packed sequences leave no state behind
             return out.to(v.dtype), kv * (lengths is None), z * (lengths is None)
 
         def first_derivative(g_out: Tensor, g_kv: Tensor, g_z: Tensor, *arguments: Tensor) -> Any:
             return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))
 
+        inputs = (g_out, g_kv, g_z, call.q, call.k, call.v, *state)
         wanted = grads[: 3 + len(state)]
-        second = torch.func.vjp(first_derivative, g_out, g_kv, g_z, q, k, v, *state)[1](wanted)
-        return *second, *[None] * (16 - len(second))  # as many as forward has arguments
+        second = torch.func.vjp(first_derivative, *inputs)[1](wanted)
+        # one for each argument of forward: the tensors of the call, three gradients, four results, start, spec
+        return *second[3:], *[None] * (len(tensors) - len(second) + 3), *second[:3], *[None] * 6
 
 
-def _behind(start: Tensor | None, spec: AttentionSpec) -> AttentionSpec:
-    """``spec`` behind the tokens that a compiled graph's state has seen."""
+def _after(start: Tensor | None, spec: AttentionSpec) -> AttentionSpec:
+    """``spec`` after the tokens that a compiled graph's state has seen."""
     return spec if start is None else spec.moved(int(start))
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    kv, z, key_mask, cu_seqlens, start, *fields = rest
-    spec = _behind(start, AttentionSpec(*fields))
-    if cu_seqlens is not None:  # a compiled caller could not look at its values
-        check_bounds(cu_seqlens, q.shape[2], spec.k_len)
-    return KERNELS[spec.backend].forward(q, k, v, kv, z, key_mask, cu_seqlens, spec)
+def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *tensors, start = args[: -len(AttentionSpec._fields)]
+    call = Call._make((*tensors, _after(start, AttentionSpec(*args[-len(AttentionSpec._fields) :]))))
+    if call.cu_seqlens is not None:  # a compiled caller could not look at its values
+        check_bounds(call.cu_seqlens, call.q.shape[2], call.spec.k_len)
+    return run_forward(call)
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *tensors, start = args[: -len(AttentionSpec._fields)]
-    spec = _behind(start, AttentionSpec(*args[-len(AttentionSpec._fields) :]))
-    return KERNELS[spec.backend].backward(*tensors, spec)
+    spec, inputs = _after(start, AttentionSpec(*args[-len(AttentionSpec._fields) :])), len(Call._fields) - 1
+    return run_backward(Call._make((*tensors[:inputs], spec)), *tensors[inputs:])
 
 
 def _advance(position: Tensor, tokens: int, max_len: int) -> Tensor:
@@ -172,7 +185,9 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tens
 
 
 @torch.library.register_fake("cosformer::linear_backward", lib=_LIBRARY)
-def _(g_out: Tensor, g_kv: Tensor, g_z: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _(*args: Any) -> tuple[Tensor, ...]:
+    q, k, v, *_ = args
+    _g_out, g_kv, g_z, *_ = args[len(Call._fields) - 1 :]
     return tuple(torch.empty_like(x) for x in (q, k, v, g_kv, g_z))
 
 
@@ -195,11 +210,17 @@ def _vmap_rule(operator: Any) -> Any:
         *tensors, start = args[: -len(AttentionSpec._fields)]
         if any(x is not None and x.dtype in (torch.int32, torch.int64) for x in tensors):
             raise ValueError("cu_seqlens has no batch, so it cannot be vmapped; call once per batch item instead")
+        rates = Call._fields.index("decay")  # the same for all batch items
+        if in_dims[rates] is not None:
+            raise ValueError("decay has no batch, so it cannot be vmapped; call once per batch item instead")
         if start is not None and in_dims[len(tensors)] is not None:
             raise ValueError(
                 "a state's position cannot be vmapped; all batch items must have seen the same number of tokens"
             )
-        folded = [_fold(x, dim, info.batch_size) for x, dim in zip(tensors, in_dims, strict=False)]
+        folded = [
+            x if i == rates else _fold(x, dim, info.batch_size)
+            for i, (x, dim) in enumerate(zip(tensors, in_dims, strict=False))
+        ]
         results = operator(*folded, *args[len(tensors) :])
         return tuple(x.unflatten(0, (info.batch_size, -1)) for x in results), (0,) * len(results)
 

@@ -115,10 +115,15 @@ def _sized(preset: str, tokens: int, fields: dict[str, Option], start: str | Non
     """As wide and deep as so many training tokens can teach; of a model to start from, its own sizes."""
     if start is not None:
         kept = {key: value for key, value in fields.items() if key == "pooling"}
-        return ModelConfig(preset, dropout=dropout, fields=kept)
+        return ModelConfig(preset, hidden_dropout_prob=dropout, fields=kept)
     layers, width = (2, 128) if tokens < 3_000_000 else (4, 256) if tokens < 100_000_000 else (8, 512)
-    sizes: dict[str, Any] = {"layers": layers, "width": width, "heads": width // 32, "feed_forward": 4 * width}
-    return ModelConfig(preset, dropout=dropout, fields=fields, **sizes)
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": width // 32,
+        "intermediate_size": 4 * width,
+    }
+    return ModelConfig(preset, hidden_dropout_prob=dropout, fields=fields, **sizes)
 
 
 def _train(steps: int, batch: int, lr: float) -> TrainConfig:

@@ -69,7 +69,11 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
             " (--data.long cut, windows or refuse)"
         )
     model, train = experiment.model, experiment.train
-    size = f"{model.layers} layers of width {model.width}" if model.layers else f"weights of {experiment.start}"
+    size = (
+        f"{model.num_hidden_layers} layers of width {model.hidden_size}"
+        if model.num_hidden_layers
+        else f"weights of {experiment.start}"
+    )
     lines.append(
         f"{size}; {train.steps:,} updates of {train.batch} rows of at most {experiment.data.length:,} tokens, peak learning rate"
         f" {train.lr:g}"

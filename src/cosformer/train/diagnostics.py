@@ -12,7 +12,7 @@ from cosformer.attention.cosformer import Cosformer
 from cosformer.attention.feature_maps import FeatureMap
 from cosformer.ops.dispatch import attend
 from cosformer.ops.operator import linear_attention
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 
 class Diagnostics:
@@ -59,8 +59,9 @@ def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | 
     ones = torch.ones(*k.shape[:3], 1, dtype=q.dtype, device=q.device)
     if isinstance(attention, Cosformer):
         length = attention.max_len
-        spec = AttentionSpec(True, attention.causal, 0, 0, length, length, "none", 1e-6)
-        found = attend(q, k, ones, key_mask, None, spec, None, False, max_len=length, backend="auto")
+        spec = AttentionSpec.cosine(length, causal=attention.causal, normaliser="none")
+        call = Call(q, k, ones, None, None, key_mask, None, None, spec)
+        found = attend(call, None, False, max_len=length, backend="auto")
         assert isinstance(found, Tensor)  # without return_state
         return found[..., 0]
     if isinstance(attention, FeatureMap) and type(attention).attend is FeatureMap.attend:

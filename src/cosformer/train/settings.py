@@ -1,11 +1,12 @@
 """A run's settings: kept as they were when it began, changed by us alone, or by its user where they say so."""
 
-import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from cosformer.experiment import EXPERIMENT_FILE, METRICS_FILE, RESULT_FILE, Experiment, load_experiment
+from cosformer.experiment import EXPERIMENT_FILE, METRICS_FILE, RESULT_FILE, Experiment, from_json, load_experiment
+from cosformer.json_files import read_object
 from cosformer.output_file import write_output
 from cosformer.records_file import RecordsFile, differences
 from cosformer.train import checkpoints
@@ -21,16 +22,17 @@ def begin(run: Path, experiment: Experiment) -> None:
     """Write the settings of a new run."""
     write_output(run / EXPERIMENT_FILE, experiment.to_json())
     records = RecordsFile(run)
-    records.settings = _values(experiment)
+    records.settings = _in_file(run)
     records.save()
 
 
 def change(run: Path, experiment: Experiment, update: int) -> None:
     """Give the run other settings from ``update`` on, and record what they were."""
     records = RecordsFile(run)
-    new = _values(experiment)
+    new = json.loads(experiment.to_json())
     if records.settings is not None:
-        found = differences(records.settings, new)
+        old = json.loads(from_json(json.dumps(records.settings)).to_json())  # under today's names
+        found = differences(old, new)
         records.changes.append({"update": update, "settings": {name: list(both) for name, both in found.items()}})
     records.settings = new
     records.save()
@@ -52,13 +54,13 @@ def check(run: Path, *, apply_changes: bool) -> None:
         _note(records, f"{altered}; its lines are kept as they are now")
     if not (run / RESULT_FILE).exists():  # whoever removed it wants it made again
         records.files.pop(RESULT_FILE, None)
-    records.settings = _values(experiment)
+    records.settings = _in_file(run)
     records.save()
 
 
 def _apply(run: Path, records: RecordsFile, experiment: Experiment, edited: str, apply_changes: bool) -> None:
     last = checkpoints.newest(run / "checkpoints")[0]
-    found = differences(records.settings or {}, _values(experiment))
+    found = differences(records.settings or {}, _in_file(run))
     fixed = [name for name in found if name.removeprefix("train.") not in CHANGEABLE] if last else []
     if "train.steps" in fixed:
         raise ValueError(f"{edited}. Put it back, and train longer with `cosformer resume {run} --steps N`")
@@ -78,5 +80,6 @@ def _note(records: RecordsFile, text: str) -> None:
     records.notes.append(text)
 
 
-def _values(experiment: Experiment) -> dict[str, Any]:
-    return dataclasses.asdict(experiment)
+def _in_file(run: Path) -> dict[str, Any]:
+    """As experiment.json has them: one of an earlier version has other names."""
+    return read_object(run / EXPERIMENT_FILE, [], required=True) or {}

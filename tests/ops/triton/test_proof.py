@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cosformer.ops import batched
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 
 def run_everything(launch, *, batch=1, n=130, d=24, e=80, dtype=torch.float32):
@@ -20,11 +20,11 @@ def run_everything(launch, *, batch=1, n=130, d=24, e=80, dtype=torch.float32):
     p = AttentionSpec(True, True, 60, 60, n + 70, n + 70, "clamp", 1e-6)
     q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
     given = (q, k, v, kv, z.abs())
-    results = launch.forward(*given, mask, None, p)
-    grads = launch.backward(g, g_kv, g_z, *given, mask, None, *results, p)
+    results = launch.forward(Call(*given, mask, None, None, p))
+    grads = launch.backward(Call(*given, mask, None, None, p), g, g_kv, g_z, *results)
     wide = [x.double() for x in given]
-    expected = batched.forward(*wide, mask, None, p)
-    against = batched.backward(*(x.double() for x in (g, g_kv, g_z)), *wide, mask, None, *expected, p)
+    expected = batched.forward(Call(*wide, mask, None, None, p))
+    against = batched.backward(Call(*wide, mask, None, None, p), *(x.double() for x in (g, g_kv, g_z)), *expected)
     pairs = zip((*results, *grads), (*expected, *against), strict=True)
     return max(((a - b).abs().max() / b.abs().max()).nan_to_num(nan=torch.inf).item() for a, b in pairs)
 
@@ -50,11 +50,13 @@ def test_packed_and_unequal_lengths_stay_inside(small, watch):
     for causal in (False, True):
         packed = p._replace(causal=causal)
         cu = torch.tensor([0, 3, 3, 80, 100])
-        results = small.forward(q, k, v, None, None, None, cu, packed)
-        small.backward(results[0], *results[2:], q, k, v, None, None, None, cu, *results, packed)
-    results = small.forward(q[:, :, :30], k, v, None, None, None, None, p)
-    small.backward(results[0], *results[2:], q[:, :, :30], k, v, None, None, None, None, *results, p)
-    small.step(*(x[:, :, :1] for x in (q, k, v)), None, None, None, p._replace(causal=True))
+        call = Call(q, k, v, None, None, None, cu, None, packed)
+        results = small.forward(call)
+        small.backward(call, results[0], *results[2:], *results)
+    call = Call(q[:, :, :30], k, v, None, None, None, None, None, p)
+    results = small.forward(call)
+    small.backward(call, results[0], *results[2:], *results)
+    small.step(Call(*(x[:, :, :1] for x in (q, k, v)), None, None, None, None, None, p._replace(causal=True)))
 
 
 @pytest.fixture
@@ -158,8 +160,9 @@ def test_launches_and_temporaries(interpreter, monkeypatch, n, d, causal, dtype)
         torch.use_deterministic_algorithms(False)  # the tensors are never written, so they take no memory
         q, k, v, g = (torch.empty(1, 2, n, d, dtype=dtype) for _ in range(4))
         p = AttentionSpec(True, causal, 0, 0, n, n, "clamp", 1e-6)
-        results = launch.forward(q, k, v, None, None, None, None, p)
-        grads = launch.backward(g, *results[2:], q, k, v, None, None, None, None, *results, p)
+        call = Call(q, k, v, None, None, None, None, None, p)
+        results = launch.forward(call)
+        grads = launch.backward(call, g, *results[2:], *results)
     names = [name for name, _, _ in recorder.launches]
     assert names[:3] == ["segment_sums", "running_sums", "attend_rows"]
     assert len(names[:3]) <= 4 and len(names[3:]) <= 12

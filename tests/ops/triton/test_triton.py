@@ -7,7 +7,7 @@ from cosformer import cosformer_attention
 from cosformer.ops import linear_attention
 from cosformer.ops.dense import hide
 from cosformer.ops.factored import attend_one
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -185,9 +185,9 @@ def test_one_step(small, in_nan, masked, dtype):
     mask = torch.tensor([[True], [False]]) if masked else None
     p = AttentionSpec(True, True, 37, 37, 100, 100, "clamp", 1e-6)
     for state in ((kv, z), (None, None)):
-        got = small.step(q, k, v, *state, mask, p)
+        got = small.step(Call(q, k, v, *state, mask, None, None, p))
         wide = [None if x is None else x.double() for x in (q, hide(k, mask), hide(v, mask), *state)]
-        for a, want in zip(got, attend_one(*wide, p), strict=True):
+        for a, want in zip(got, attend_one(Call(*wide, None, None, None, p)), strict=True):
             limit = 1e-6 if a.dtype == torch.float32 else 8e-3
             assert (a.double() - want).abs().max() <= limit * want.abs().max().clamp_min(1)
         assert got[0].dtype == dtype
@@ -219,9 +219,9 @@ def test_a_model_takes_two_training_steps():
 def test_registered_operators_pass_torchs_own_checks():
     q, k, v = (torch.randn(1, 2, 70, 4) for _ in range(3))
     settings = (None, True, True, 0, 0, 80, 80, "clamp", 1e-6, "triton")
-    none, operators = (None, None, None, None), torch.ops.cosformer
+    none, operators = (None,) * 5, torch.ops.cosformer
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(operators.linear_forward.default, (q, k, v, *none, *settings), test_utils=tests)
     results = operators.linear_forward(q, k, v, *none, *settings)
-    arguments = (results[0], *results[2:], q, k, v, *none, *results, *settings)
+    arguments = (q, k, v, *none, results[0], *results[2:], *results, *settings)
     torch.library.opcheck(operators.linear_backward.default, arguments, test_utils=tests)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
-from cosformer.ops.spec import AttentionSpec
+from cosformer.ops.spec import AttentionSpec, Call
 
 __all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
 
@@ -54,20 +54,12 @@ def why_not(*tensors: Tensor) -> str:
     return ""
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    p: AttentionSpec,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
 
     Packed sequences leave a state of zeros.
     """
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     library = loaded()
     b, h, n, _ = q.shape
     hk, e = k.shape[1], v.shape[3]
@@ -79,32 +71,25 @@ def forward(
     den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
-    call = _call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)
-    _check(library.forward(call))
+    _check(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)))
     return out, den, kv_next, z_next
 
 
 def backward(
+    call: Call,
     g_out: Tensor,
     g_kv: Tensor | None,
     g_z: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv_next: Tensor | None,
     z_next: Tensor | None,
-    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (of its shape also where none came in).
 
     ``kv_next`` and ``z_next`` save time without causality; with None they are computed again.
     """
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
     library = loaded()
     features = k.shape[3] * (2 if p.k_len else 1)
     dq, dk, dv = (memory.empty_like(x) for x in (q, k, v))
@@ -131,14 +116,16 @@ def backward(
     return dq, dk, dv, dkv, dz
 
 
-def fits_dense(q: Tensor, k: Tensor, p: AttentionSpec) -> bool:
-    """Whether :func:`dense` takes a call without a state, of these lengths."""
-    n, s = q.shape[2], k.shape[2]
-    return max(n, s) <= _SHORT and min(n, s) > 0 and not (p.causal and n != s)
+def fits_dense(call: Call) -> bool:
+    """Whether :func:`dense` takes this call, which wants no state back."""
+    n, s = call.q.shape[2], call.k.shape[2]
+    alone = call.kv is None and call.cu_seqlens is None and call.decay is None
+    return alone and max(n, s) <= _SHORT and min(n, s) > 0 and not (call.spec.causal and n != s)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: AttentionSpec) -> Tensor:
+def dense(call: Call) -> Tensor:
     """``out [B,H,N,E]`` of what :func:`fits_dense`: the N x S matrix, a head at a time."""
+    q, k, v, _, _, key_mask, _, _, p = call
     q, k, v = _rows(q), _rows(k), _rows(v)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
@@ -146,10 +133,9 @@ def dense(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, p: Attention
     return out
 
 
-def step(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: AttentionSpec
-) -> tuple[Tensor, Tensor, Tensor]:
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
+    q, k, v, kv, z, key_mask, _, _, p = call
     library = loaded()
     b, h, _, d = q.shape
     hk, e = v.shape[1], v.shape[3]

@@ -68,12 +68,12 @@ def _idle(size: int) -> UntypedStorage | None:
     storages = _remembered.get(size, deque())
     for _ in range(min(len(storages), _LOOKED_AT)):
         try:
-            storage = storages.popleft()  # from here on no other thread sees it
+            storage, holders = _pop(storages)  # from here on no other thread sees it
         except IndexError:
             return None
         if storage.nbytes() != size or storage.is_shared():
             continue  # its user has resized it, or another process may read it
-        if _holders(storage) == _ALONE:
+        if holders == _ALONE:
             return storage
         storages.append(storage)
     return None
@@ -90,14 +90,14 @@ def _fresh(size: int) -> UntypedStorage:
     return storage
 
 
-def _holders(storage: UntypedStorage) -> int:
-    """References from tensors and from Python."""
-    return torch._C._storage_Use_Count(storage._cdata) + sys.getrefcount(storage)  # pyright: ignore
+def _pop(storages: deque[UntypedStorage]) -> tuple[UntypedStorage, int]:
+    """The first storage and the number of its references, from tensors and from Python.
+
+    The storage comes out of the deque here, not as an argument: whether a caller holds a reference to its arguments differs
+    once torch.compile has installed its frame evaluation.
+    """
+    storage = storages.popleft()
+    return storage, torch._C._storage_Use_Count(storage._cdata) + sys.getrefcount(storage)  # pyright: ignore
 
 
-def _holders_of_one_alone() -> int:
-    storage = UntypedStorage(0, device="cpu")
-    return _holders(storage)
-
-
-_ALONE = _holders_of_one_alone()
+_ALONE = _pop(deque([UntypedStorage(0, device="cpu")]))[1]

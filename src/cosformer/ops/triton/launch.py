@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cosformer.ops.chunks import angles
-from cosformer.ops.spec import AttentionSpec, new_output
+from cosformer.ops.spec import AttentionSpec, Call, new_output
 from cosformer.ops.triton import kernels
 from cosformer.ops.triton.plan import (
     COMPILER,
@@ -62,17 +62,9 @@ class _Call(NamedTuple):
         return {"DOT": dot, "PRECISION": "tf32" if self.kind == "tf32" else "ieee"}
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    p: AttentionSpec,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(given: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = given
     q, k, v = _readable(q), _readable(k), _readable(v)
     call = _describe(q, k, v, key_mask, cu_seqlens, p)
     out, den = new_output(q, v), q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -95,23 +87,17 @@ def forward(
 
 
 def backward(
+    given: Call,
     g_out: Tensor,
     g_kv: Tensor,
     g_z: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor | None,
-    z: Tensor | None,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
     out: Tensor,
     den: Tensor,
     kv_next: Tensor,
     z_next: Tensor,
-    p: AttentionSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (where none came in: of a state of zeros)."""
+    q, k, v, kv, z, key_mask, cu_seqlens, _, p = given
     q, k, v, g, out = (_readable(x) for x in (q, k, v, g_out, out))
     call = _describe(q, k, v, key_mask, cu_seqlens, p)
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -131,10 +117,9 @@ def backward(
     return dq, dk, dv, dkv, dz
 
 
-def step(
-    q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, z: Tensor | None, key_mask: Tensor | None, p: AttentionSpec
-) -> tuple[Tensor, Tensor, Tensor]:
+def step(given: Call) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
+    q, k, v, kv, z, key_mask, _, _, p = given
     q, k, v = _readable(q), _readable(k), _readable(v)
     (batch, heads, _, d), key_heads, e = q.shape, k.shape[1], v.shape[3]
     features = d * (2 if p.q_len else 1)
