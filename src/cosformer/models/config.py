@@ -36,6 +36,7 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": "CosformerForQuestionAnswering",
     "AutoModelForMultipleChoice": "CosformerForMultipleChoice",
     "AutoModelForImageClassification": "CosformerForImageClassification",
+    "AutoModelForTimeSeriesPrediction": "CosformerForForecasting",
 }
 
 
@@ -105,6 +106,10 @@ class CosformerConfig(PreTrainedConfig):
     adaptive_factor: how many times narrower each band's embeddings are than those of the band before it.
     adaptive_dropout: dropout inside the adaptive softmax.
     tie_word_embeddings: whether input and output embeddings share their weights.
+    num_input_channels: the input is real-valued: this many numbers a step (``input_values``) pass through a linear map instead of
+        a token table. None for token ids.
+    channel_mean: the mean of each input channel in the training data, subtracted from the input. Defaults to 0.
+    channel_scale: the scale of each input channel, by which the input is divided. Defaults to 1.
     pad_token_id: the padding token, whose embedding is not trained.
     bos_token_id: the token that begins a sequence.
     eos_token_id: the token, or tokens, that end generation.
@@ -195,6 +200,9 @@ class CosformerConfig(PreTrainedConfig):
     embedding_range: float | None = None
     use_cache: bool = True
     tie_word_embeddings: bool = True
+    num_input_channels: int | None = None
+    channel_mean: list[float] | None = None
+    channel_scale: list[float] | None = None
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -277,6 +285,22 @@ class CosformerConfig(PreTrainedConfig):
             )
         if self.adaptive_cutoffs is not None:
             self._check_adaptive(self.adaptive_cutoffs)
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        channels = self.num_input_channels
+        if channels is not None and (channels < 1 or self.image_size is not None or self.adaptive_cutoffs is not None):
+            raise ValueError(
+                f"num_input_channels={channels}; it must be at least 1, and goes with neither image_size nor adaptive_cutoffs"
+            )
+        for name in ("channel_mean", "channel_scale"):
+            values = getattr(self, name)
+            if values is not None and len(values) != channels:
+                raise ValueError(
+                    f"{name} has {len(values)} values and num_input_channels={channels}; give one per channel"
+                )
+        if self.channel_scale is not None and min(self.channel_scale) <= 0:
+            raise ValueError(f"channel_scale={self.channel_scale}; scales must be above 0")
 
     def _check_adaptive(self, cutoffs: list[int]) -> None:
         ends = [0, *cutoffs, self.vocab_size]
