@@ -12,7 +12,7 @@ import pytest
 
 from cosformer.cli import main
 from cosformer.records_file import RecordsFile
-from cosformer.report.records import read_run
+from cosformer.runs import read_run
 from cosformer.train import evaluate_run, resume, train
 
 

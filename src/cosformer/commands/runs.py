@@ -20,7 +20,7 @@ from cosformer.report.overview import (
     shown,
     status,
 )
-from cosformer.report.records import Run, find_runs, read_run, read_runs
+from cosformer.runs import Run, find_runs, read_run, read_runs
 from cosformer.suggest import check_model_path, unknown
 from cosformer.terminal import number, table
 
