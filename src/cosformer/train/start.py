@@ -19,6 +19,7 @@ from cosformer.hf.convert import CONVERTIBLE, with_attention
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
 from cosformer.tasks.base import ARCHITECTURE, Task
+from cosformer.train import checkpoints
 from cosformer.train.positions import extend_positions, first_position, repeated
 
 # the data decides these for a fresh model; a body that has learned them keeps its own
@@ -110,6 +111,7 @@ def resolve(start: str) -> str:
         best = folder / "best"
         if not best.is_dir():
             raise FileNotFoundError(f"the run {start} has no best weights yet; let it reach its first evaluation")
+        checkpoints.refuse_damaged(best)
         return str(best)
     return start
 
