@@ -165,22 +165,16 @@ def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> For
         backend = choose(q, k, v, call.cu_seqlens)
     if backend == "dense":
         return DENSE
-    if (
-        backend in ("chunked", "batched")
-        and torch.compiler.is_compiling()
-        and not call.spec.causal
-        and call.cu_seqlens is None
-    ):
+    if backend == "plain" and torch.compiler.is_compiling() and not call.spec.causal and call.cu_seqlens is None:
         return FACTORED  # free of loops, so that one graph serves every length
     return LINEAR[backend]
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
     """The backend that ``auto`` takes for these tensors."""
-    # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
-    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
+    compiled = "native" if q.device.type in ("cpu", "meta") else "triton"
     # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
+    linear = "plain" if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
     short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 

@@ -73,7 +73,7 @@ def cosformer_attention(
     NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
     reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
     ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed sequence, except that
-    ``backend="batched"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
+    ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
     reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
