@@ -47,9 +47,9 @@ def backward(
         chunk, segment = _lengths(call)
         for batch, heads, rows in _blocks(call):
             part = _Part(_select(call, batch, heads, rows), chunk, segment)
-            states = (x[batch, heads].flatten(0, 1) for x in (first, last, dstate))
-            of_rows = (x[batch, rows] for x in (g_out, out, den[..., None], dq))
-            start = part.backward(*states, *of_rows, dk[batch, heads], dv[batch, heads])
+            states = [x[batch, heads].flatten(0, 1) for x in (first, last, dstate)]
+            of_rows = [x[batch, rows] for x in (g_out, out, den[..., None], dq)]
+            start = part.backward(states, of_rows, dk[batch, heads], dv[batch, heads])
             dstate[batch, heads] = start.unflatten(0, dstate[batch, heads].shape[:2])
     return dq, dk, dv, *_split(dstate)
 
@@ -73,28 +73,19 @@ class _Part:
             del part, terms  # before the next segment takes its place
         return state if self.call.cu_seqlens is None else torch.zeros_like(state)
 
-    def backward(
-        self,
-        first: Tensor,
-        last: Tensor,
-        dstate: Tensor,
-        g_out: Tensor,
-        out: Tensor,
-        den: Tensor,
-        dq: Tensor,
-        dk: Tensor,
-        dv: Tensor,
-    ) -> Tensor:
-        """Fill ``dq, dk, dv``; from the gradient of the last state to that of the first."""
+    def backward(self, states: list[Tensor], of_rows: list[Tensor], dk: Tensor, dv: Tensor) -> Tensor:
+        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv. ``states``: the first, the last and the last one's
+        gradient; returns the first one's."""
+        first, last, dstate = states
         causal, packed = self.call.spec.causal, self.call.cu_seqlens is not None
         # without causality every row saw the last state
-        states = self._states(first) if causal and not packed else []
+        starts = self._starts(first) if causal and not packed else []
         shift = self.lead if causal else 0
         for at, part in self._rows(last_first=True):
-            state = first if packed else states.pop() if causal else last
+            state = first if packed else starts.pop() if causal else last
             keys = slice(at.start + shift, at.stop + shift) if part.pairs else slice(0, 0)
-            of_rows = (x[:, :, at] for x in (g_out, out, den, dq))
-            dstate = part.gradients(state, dstate, *of_rows, dk[:, :, keys], dv[:, :, keys])
+            here = [x[:, :, at] for x in of_rows]
+            dstate = part.gradients(state, dstate, here, dk[:, :, keys], dv[:, :, keys])
             del part  # before the next segment takes its place
         if packed:
             return torch.zeros_like(dstate)
@@ -102,7 +93,7 @@ class _Part:
             dstate = self._keys(at).leading_gradients(dstate, dk[:, :, at], dv[:, :, at])
         return dstate
 
-    def _states(self, state: Tensor) -> list[Tensor]:
+    def _starts(self, state: Tensor) -> list[Tensor]:
         """The state before each causal segment: recomputed forwards, because subtracting keys again would lose digits."""
         for at in self._spans(0, self.lead):
             state = self._keys(at).state_after(state)

@@ -135,10 +135,10 @@ class Segment:
         self.at.unfold(num.div_(NORMALISERS[self.p.normaliser].divisor(den, self.p.eps)), out)
         self.at.unfold(den, den_out)
 
-    def gradients(
-        self, state: Tensor, dstate: Tensor, g_out: Tensor, out: Tensor, den: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
-    ) -> Tensor:
-        """Fill ``dq, dk, dv``; from the gradient of the state after this segment to that of the state before it."""
+    def gradients(self, state: Tensor, dstate: Tensor, of_rows: list[Tensor], dk: Tensor, dv: Tensor) -> Tensor:
+        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv; from the gradient of the state after this segment to
+        that of the state before it."""
+        g_out, out, den, dq = of_rows
         terms, _ = self.key_sums(state)
         scores = self._scores() if self.pairs else None
         g = self._gradients_of_sums(g_out, out, den, terms, scores)
