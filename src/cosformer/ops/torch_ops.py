@@ -219,8 +219,6 @@ def _vmap_rule(operator: Any) -> Any:
         if any(x is not None and x.dtype in (torch.int32, torch.int64) for x in tensors):
             raise ValueError("cu_seqlens has no batch, so it cannot be vmapped; call once per batch item instead")
         rates = Call._fields.index("decay")  # the same for all batch items
-        if in_dims[rates] is not None:
-            raise ValueError("decay has no batch, so it cannot be vmapped; call once per batch item instead")
         if start is not None and in_dims[len(tensors)] is not None:
             raise ValueError(
                 "a state's position cannot be vmapped; all batch items must have seen the same number of tokens"

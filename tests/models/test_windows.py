@@ -1,4 +1,4 @@
-"""A sequence through a model piece by piece: the loss and the gradients of the whole, in the memory of a piece."""
+"""A sequence through a model window by window: the loss and the gradients of the whole, in the memory of a window."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cosformer.hf import CosformerConfig, CosformerForCausalLM
-from cosformer.models.piecewise import backward_in_pieces, losses_in_pieces
+from cosformer.models.windows import backward_in_windows, losses_in_windows
 
 BOTH = {"short_convolution": 4, "output_gate": True}
 
@@ -36,12 +36,12 @@ def gradients(model: torch.nn.Module) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("piece", [1, 16, 50, 99, 100, 500])
+@pytest.mark.parametrize("window", [1, 16, 50, 99, 100, 500])
 @pytest.mark.parametrize("attention", ["cosformer", "linear", "rotary_linear"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("fields", [{}, BOTH], ids=["plain", "convolution and gate"])
 def test_pieces_give_the_loss_and_gradients_of_the_whole(
-    attention: str, piece: int, padded: bool, fields: dict[str, Any]
+    attention: str, window: int, padded: bool, fields: dict[str, Any]
 ) -> None:
     model = model_of(attention=attention, **fields)
     ids = torch.randint(0, 40, (2, 100))
@@ -53,24 +53,24 @@ def test_pieces_give_the_loss_and_gradients_of_the_whole(
     one = model(**batch).loss
     one.backward()
     expected = gradients(model)
-    found = backward_in_pieces(model, batch, piece=piece)
+    found = backward_in_windows(model, batch, window=window)
     # transformers computes the loss in float32
     assert float(found) == pytest.approx(float(one.detach()), abs=1e-6)
     assert float((gradients(model) - expected).abs().max() / expected.abs().max()) < 1e-6
     losses = model.eval()(**batch, reduction="none", use_cache=False).loss
-    assert torch.allclose(losses_in_pieces(model, batch, piece=piece), losses, rtol=0, atol=1e-6)
+    assert torch.allclose(losses_in_windows(model, batch, window=window), losses, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("fields", [{}, BOTH], ids=["plain", "convolution and gate"])
 def test_truncated_gradients_stop_at_the_borders(fields: dict[str, Any]) -> None:
-    """The loss is that of the whole; the gradients are those of pieces that start from states without history."""
+    """The loss is that of the whole; the gradients are those of windows that start from states without history."""
     model = model_of(**fields)
     ids = torch.randint(0, 40, (1, 60))
     batch = {"input_ids": ids, "labels": ids}
     whole = model(**batch).loss
     whole.backward()
     full = gradients(model)
-    found = backward_in_pieces(model, batch, piece=20, truncated=True)
+    found = backward_in_windows(model, batch, window=20, truncated=True)
     truncated = gradients(model)
     assert float(found) == pytest.approx(float(whole.detach()), abs=1e-6)
     assert float((truncated - full).abs().max()) > 1e-4
@@ -89,14 +89,14 @@ def test_truncated_gradients_stop_at_the_borders(fields: dict[str, Any]) -> None
 
 
 def test_dropout_draws_the_same_numbers_when_a_piece_is_computed_again() -> None:
-    """A frozen draw per piece: the gradients agree with finite differences of the loss under the same seed."""
+    """A frozen draw per window: the gradients agree with finite differences of the loss under the same seed."""
     model = model_of(hidden_dropout_prob=0.3)
     ids = torch.randint(0, 40, (1, 60))
     batch = {"input_ids": ids, "labels": ids}
 
     def loss() -> float:
         torch.manual_seed(3)
-        return float(backward_in_pieces(model, batch, piece=20))
+        return float(backward_in_windows(model, batch, window=20))
 
     loss()
     weight: Any = model.model.layers[0].attention.value.weight
@@ -112,10 +112,10 @@ def test_dropout_draws_the_same_numbers_when_a_piece_is_computed_again() -> None
 def test_what_cannot_go_in_pieces_is_refused() -> None:
     ids = torch.randint(0, 40, (1, 20))
     with pytest.raises(ValueError, match="keeps every key instead of sums"):
-        backward_in_pieces(model_of(attention="softmax"), {"input_ids": ids, "labels": ids}, piece=10)
+        backward_in_windows(model_of(attention="softmax"), {"input_ids": ids, "labels": ids}, window=10)
     with pytest.raises(ValueError, match="keeps every key instead of sums"):
-        backward_in_pieces(model_of(attention="softmax", **BOTH), {"input_ids": ids, "labels": ids}, piece=10)
-    with pytest.raises(ValueError, match="piece=0; it must be at least 1"):
-        backward_in_pieces(model_of(), {"input_ids": ids, "labels": ids}, piece=0)
+        backward_in_windows(model_of(attention="softmax", **BOTH), {"input_ids": ids, "labels": ids}, window=10)
+    with pytest.raises(ValueError, match="window=0; it must be at least 1"):
+        backward_in_windows(model_of(), {"input_ids": ids, "labels": ids}, window=0)
     with pytest.raises(ValueError, match="not token_type_ids"):
-        backward_in_pieces(model_of(), {"input_ids": ids, "labels": ids, "token_type_ids": ids}, piece=10)
+        backward_in_windows(model_of(), {"input_ids": ids, "labels": ids, "token_type_ids": ids}, window=10)

@@ -1,14 +1,15 @@
-"""The runs behind docs/results.md: small enough for one core, large enough that attention shows (docs/results/protocol.md).
+"""The recipes of the study: small enough for one core, large enough that attention shows (protocol.md).
 
 Each trains in at most 45 minutes of one core. The learning rate that stands here is one of the search; each attention gets the
-best for itself (``studies.cosformer2022.rates``).
+best for itself (``rates.py``).
 """
 
 import dataclasses
 from functools import partial
+from typing import Any
 
+from cosformer import register_recipe
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
 
 
 def evidence_pathfinder() -> Experiment:
@@ -20,7 +21,15 @@ def evidence_pathfinder() -> Experiment:
         recipe="evidence-pathfinder",
         task="classify",
         data=DataConfig("pathfinder", options, full_test=True),
-        model=ModelConfig("lra_pathfinder", layers=2, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        model=ModelConfig(
+            "lra_pathfinder",
+            num_hidden_layers=2,
+            hidden_size=64,
+            num_attention_heads=2,
+            intermediate_size=128,
+            hidden_dropout_prob=0.0,
+            fields=fields,
+        ),
         train=_train(steps=1_200, batch=64, lr=1e-3, evaluations=4),
         note="60,000 images of 12x12 pixels, two dashes a line and no other lines; 2 layers of width 64.",
     )
@@ -35,7 +44,15 @@ def evidence_lm() -> Experiment:
         recipe="evidence-lm",
         task="lm",
         data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=128, eval_rows=512, full_test=True),
-        model=ModelConfig("adaptive_lm", layers=3, width=128, heads=2, feed_forward=256, dropout=0.0, fields=fields),
+        model=ModelConfig(
+            "adaptive_lm",
+            num_hidden_layers=3,
+            hidden_size=128,
+            num_attention_heads=2,
+            intermediate_size=256,
+            hidden_dropout_prob=0.0,
+            fields=fields,
+        ),
         train=_train(steps=1_200, batch=16, lr=4e-3, evaluations=4),
         note="Bytes, blocks of 128, 3 layers of width 128, 1,200 updates of 2,048 bytes.",
     )
@@ -67,7 +84,15 @@ def evidence_mlm() -> Experiment:
         recipe="evidence-mlm",
         task="mlm",
         data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=32, eval_rows=2_000, full_test=True, masked=0.25),
-        model=ModelConfig("roberta_base", layers=2, width=128, heads=2, feed_forward=256, dropout=0.0, fields=_ENCODER),
+        model=ModelConfig(
+            "roberta_base",
+            num_hidden_layers=2,
+            hidden_size=128,
+            num_attention_heads=2,
+            intermediate_size=256,
+            hidden_dropout_prob=0.0,
+            fields=_ENCODER,
+        ),
         train=_train(steps=1_600, batch=64, lr=4e-3, evaluations=4),
         note="Bytes, rows of 32, 2 layers of width 128, pre-norm instead of post-norm, 1,600 updates of 64 rows, a quarter of the"
         " bytes hidden.",
@@ -95,7 +120,7 @@ def evidence_sst2_reviews() -> Experiment:
         recipe="evidence-sst2-reviews",
         task="classify",
         data=DataConfig("sst2", {"tokenizer": "start", "max_length": 64}),
-        model=ModelConfig("roberta_base", dropout=0.3, fields=fields),
+        model=ModelConfig("roberta_base", hidden_dropout_prob=0.3, fields=fields),
         train=dataclasses.replace(train, group_by_length=True),
         note="Starts from a run of evidence-reviews (--start), rows cut at 64 tokens, the mean of all positions, dropout 0.3, 1,600 updates of 64"
         " rows; all 872 validation rows are scored, the test split has no labels.",
@@ -112,7 +137,15 @@ def evidence_listops() -> Experiment:
         recipe="evidence-listops",
         task="classify",
         data=DataConfig("listops", options, full_test=True),
-        model=ModelConfig("lra_listops", layers=3, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        model=ModelConfig(
+            "lra_listops",
+            num_hidden_layers=3,
+            hidden_size=64,
+            num_attention_heads=2,
+            intermediate_size=128,
+            hidden_dropout_prob=0.0,
+            fields=fields,
+        ),
         train=_train(steps=4_000, batch=32, lr=1e-3, evaluations=4),
         note="90,000 trees of 50 to 200 tokens, 3 layers of width 64, 4,000 updates of 32 rows.",
     )
@@ -127,7 +160,15 @@ def _recall(head: int) -> Experiment:
         recipe=f"evidence-recall-{head}",
         task="recall",
         data=DataConfig("recall", {"length": 128, "pairs": 8}, full_test=True),
-        model=ModelConfig("adaptive_lm", layers=2, width=64, heads=2, feed_forward=128, dropout=0.0, fields=fields),
+        model=ModelConfig(
+            "adaptive_lm",
+            num_hidden_layers=2,
+            hidden_size=64,
+            num_attention_heads=2,
+            intermediate_size=128,
+            hidden_dropout_prob=0.0,
+            fields=fields,
+        ),
         train=_train(steps=3_000, batch=64, lr=3e-3, evaluations=6),
         note=f"Multi-query recall of 8 pairs in rows of 128 tokens; 2 layers of width 64, 2 heads of {head}.",
     )
@@ -135,8 +176,8 @@ def _recall(head: int) -> Experiment:
 
 def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
     every = steps // evaluations
-    once = {"keep": 1, "tracker": "none", "threads": 1}
-    return short_training(steps=steps, batch=batch, lr=lr, eval_every=every, save_every=every // 4, **once)
+    rhythm: dict[str, Any] = {"eval_every": every, "save_every": every // 4, "log_every": 10, "warmup": steps // 10}
+    return TrainConfig(steps=steps, batch=batch, lr=lr, clip=1.0, keep=1, tracker="none", threads=1, **rhythm)
 
 
 _M2, _M4 = "max_len, the paper's M, is 2N = 256.", "max_len, the paper's M, is 4N = 512."
@@ -156,3 +197,9 @@ RECIPES = {
     "evidence-recall-16": partial(_recall, 16),
     "evidence-recall-32": partial(_recall, 32),
 }
+
+
+def register() -> None:
+    """Make them known to ``cosformer train`` and the others."""
+    for name, make in RECIPES.items():
+        register_recipe(name, make)

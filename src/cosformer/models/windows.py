@@ -1,8 +1,8 @@
-"""A long sequence through a causal language model piece by piece on one device: memory is that of a piece, whatever the length.
+"""A long sequence through a causal language model window by window on one device: memory is that of a window, whatever the length.
 
-Each layer's state goes from piece to piece. With full gradients a first pass without them notes the states at the borders; then the
-pieces are worked off from the last to the first, each computed again from its state, and the gradient of a state is handed to the
-piece before. That is activation checkpointing with pieces for segments: the gradients of the whole for one more forward pass.
+Each layer's state goes from window to window. With full gradients a first pass without them notes the states at the borders; then the
+windows are worked off from the last to the first, each computed again from its state, and the gradient of a state is handed to the
+window before. That is activation checkpointing with windows for segments: the gradients of the whole for one more forward pass.
 """
 
 from collections.abc import Iterator
@@ -23,29 +23,29 @@ Carried = LinearState | ConvolvedState
 States = list[Carried] | None  # of each layer; None at the start of a sequence
 
 
-def backward_in_pieces(
+def backward_in_windows(
     model: nn.Module,
     batch: dict[str, Tensor],
     *,
-    piece: int,
+    window: int,
     truncated: bool = False,
     divisor: Tensor | float | None = None,
     wrapped: Any = None,
 ) -> Tensor:
-    """The loss of ``batch`` with its gradients added to the parameters', ``piece`` tokens of a row at a time.
+    """The loss of ``batch`` with its gradients added to the parameters', ``window`` tokens of a row at a time.
 
     ``model``: a causal language model whose attentions keep sums for a state (cosFormer and the feature maps). ``batch``:
-    ``input_ids [B,N]`` with ``labels`` or ``shift_labels``, and ``attention_mask``. ``truncated``: no gradient goes from a piece to
+    ``input_ids [B,N]`` with ``labels`` or ``shift_labels``, and ``attention_mask``. ``truncated``: no gradient goes from a window to
     those before it, which saves the first pass. ``divisor``: what the summed loss is divided by; None: the labels that count.
-    ``wrapped``: ``model`` inside DistributedDataParallel, whose gradients are added up over processes once, after the last piece.
+    ``wrapped``: ``model`` inside DistributedDataParallel, whose gradients are added up over processes once, after the last window.
     """
     targets = _targets(batch)
     share = (targets != IGNORE).sum() if divisor is None else divisor
-    parts = list(_parts(targets.shape[1], piece))
+    parts = list(_parts(targets.shape[1], window))
     total = torch.zeros((), dtype=torch.float64, device=targets.device)
 
     def run(number: int, states: States, last: bool) -> tuple[Tensor, list[Carried]]:
-        """Forward and backward of one piece; ``last`` of the step."""
+        """Forward and backward of one window; ``last`` of the step."""
         cache = _cache(model, states)
         with _without_sync(wrapped, not last):
             inputs = _cut(batch, parts[number]) | {"shift_labels": targets[:, parts[number]]}
@@ -58,7 +58,7 @@ def backward_in_pieces(
             torch.autograd.backward(outputs, gradients)
         return loss.detach(), after
 
-    later: list[Tensor] | None = None  # gradients of the states after a piece, from the pieces behind it
+    later: list[Tensor] | None = None  # gradients of the states after a window, from the windows behind it
     if truncated:
         states: States = None
         for number in range(len(parts)):
@@ -76,17 +76,17 @@ def backward_in_pieces(
         loss, _ = run(number, states, number == 0)
         total += loss
         later = None if states is None else [x.grad for state in states for x in _tensors(state)]  # pyright: ignore
-        if behind is None:  # the numbers of the next step follow on those of the last piece
+        if behind is None:  # the numbers of the next step follow on those of the last window
             behind = _random_state()
     _set_random_state(behind)
     return total
 
 
 @torch.no_grad()
-def losses_in_pieces(model: nn.Module, batch: dict[str, Tensor], *, piece: int) -> Tensor:
+def losses_in_windows(model: nn.Module, batch: dict[str, Tensor], *, window: int) -> Tensor:
     """The loss at each position, ``[B,N]``, 0 where none counts."""
     targets, cache, found = _targets(batch), _cache(model, None), []
-    for part in _parts(targets.shape[1], piece):
+    for part in _parts(targets.shape[1], window):
         inputs = _cut(batch, part) | {"shift_labels": targets[:, part]}
         found.append(model(**inputs, past_key_values=cache, reduction="none").loss)
     return torch.cat(found, 1)
@@ -94,7 +94,7 @@ def losses_in_pieces(model: nn.Module, batch: dict[str, Tensor], *, piece: int) 
 
 @torch.no_grad()
 def _borders(model: Any, batch: dict[str, Tensor], parts: list[slice]) -> list[tuple[States, Any]]:
-    """The states before each piece, and what dropout draws its numbers from there."""
+    """The states before each window, and what dropout draws its numbers from there."""
     cache, found = _cache(model, None), list[tuple[States, Any]]()
     found.append((None, _random_state()))
     for part in parts[:-1]:
@@ -103,18 +103,18 @@ def _borders(model: Any, batch: dict[str, Tensor], parts: list[slice]) -> list[t
     return found
 
 
-def _parts(length: int, piece: int) -> Iterator[slice]:
-    if piece < 1:
-        raise ValueError(f"piece={piece}; it must be at least 1")
-    return (slice(start, min(start + piece, length)) for start in range(0, length, piece))
+def _parts(length: int, window: int) -> Iterator[slice]:
+    if window < 1:
+        raise ValueError(f"window={window}; it must be at least 1")
+    return (slice(start, min(start + window, length)) for start in range(0, length, window))
 
 
 def _cut(batch: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
-    """The piece's ids, and the mask of all tokens up to its end."""
+    """The window's ids, and the mask of all tokens up to its end."""
     unknown = batch.keys() - {"input_ids", "attention_mask", "labels", "shift_labels"}
     if unknown:
         raise ValueError(
-            f"a sequence in pieces takes input_ids, attention_mask and labels, not {', '.join(sorted(unknown))}"
+            f"a sequence in windows takes input_ids, attention_mask and labels, not {', '.join(sorted(unknown))}"
         )
     inputs = {"input_ids": batch["input_ids"][:, part]}
     if "attention_mask" in batch:
@@ -139,14 +139,14 @@ def _states(model: Any, cache: StateCache) -> list[Carried]:
     for state in states:
         if not isinstance(state.state if isinstance(state, ConvolvedState) else state, LinearState):
             raise ValueError(
-                f"attention={model.config.attention!r} keeps every key instead of sums of one size, so pieces would not bound its"
+                f"attention={model.config.attention!r} keeps every key instead of sums of one size, so windows would not bound its"
                 " memory; use cosformer or another feature map"
             )
     return states
 
 
 def _tensors(state: Carried) -> list[Tensor]:
-    """What gradients go through from one piece to the one before."""
+    """What gradients go through from one window to the one before."""
     return [state.rows, *_tensors(state.state)] if isinstance(state, ConvolvedState) else [state.kv, state.z]
 
 
