@@ -146,7 +146,7 @@ def cosformer_attention(
     if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
     if backend != "auto":
-        check_backend(backend, q, k, v, decay=decay)
+        check_backend(backend, q, k, v)
     call = Call(q, k, v, None, None, key_mask, cu_seqlens, decay, spec)
     return attend(call, state, return_state, max_len=max_len, backend=backend)
 
@@ -210,7 +210,7 @@ def linear_attention(
         check_state(state, fk, v, fk.shape[3], 0)
     decay = _check_decay(fq, fk, decay, state, causal, return_state=return_state)
     if backend != "auto":
-        check_backend(backend, fq, fk, v, decay=decay)
+        check_backend(backend, fq, fk, v)
     spec = AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
     call = Call(fq, fk, v, None, None, key_mask, cu_seqlens, decay, spec)
     return attend(call, state, return_state, max_len=0, backend=backend)
@@ -237,7 +237,7 @@ def _attend_sharded(
         spec = make_spec()
         check_tensors(q, k, v, key_mask)
         rates = _check_decay(q, k, facts["decay"], None, facts["causal"])
-        check_backend(backend, q, k, v, decay=rates)
+        check_backend(backend, q, k, v)
         cu_seqlens = facts["cu_seqlens"]
         if cu_seqlens is not None:
             _check_packing(q, k, cu_seqlens, key_mask=key_mask)
