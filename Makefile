@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz mutants coverage sanitize gpu-table build-check docs pictures model lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz mutants torture coverage sanitize gpu-table build-check docs pictures model lint types format clean
 
 install: $(STAMP)
 
@@ -73,6 +73,10 @@ fuzz: install
 TARGET ?= triton
 mutants: install
 	nice -n 19 $(BIN)/python tests/mutations.py $(TARGET) $(OPTIONS)
+
+# processes killed, bytes flipped, commands at once, downloads, full disks, misuses: a tenth of the cases, or ALL=1; some minutes, or an hour
+torture: install
+	nice -n 19 env OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m torture --seed $(SEED) $(if $(ALL),--all)
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, of gcc and (where it is installed) of clang
 sanitize: install
