@@ -130,7 +130,7 @@ def _records(path: str, target: str | None, key: str) -> list[Row]:
             if target is not None:
                 label = said[1] if said else _class_of_file(file, names, target, place, key)
                 label = TARGETS[target].read(label, place, key, None)
-            found.append(Row(record.letters, None, label, place, by_name and by_name[file.name], place))
+            found.append(Row(record.letters, None, label, place, by_name[file.name] if by_name else None, place))
     return found
 
 
@@ -159,7 +159,7 @@ def _array_rows(path: str, target: str | None) -> list[Row]:
             if target is not None and file.labels is not None:
                 label = TARGETS[target].read(file.labels[number].item(), file.place(number), "labels", None)
             place = file.place(number)
-            found.append(Row(row.astype(np.int64), None, label, place, by_name and by_name[file.name], place))
+            found.append(Row(row.astype(np.int64), None, label, place, by_name[file.name] if by_name else None, place))
     return found
 
 

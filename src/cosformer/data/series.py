@@ -135,7 +135,9 @@ def _array_rows(path: str, target: str) -> tuple[list[str], list[Row]]:
             place, label = file.place(number), None
             if target != "next" and file.labels is not None:
                 label = TARGETS[target].read(file.labels[number].item(), place, "labels", None)
-            found.append(Row(row.astype(np.float32), None, label, place, by_name and by_name[file.name], place))
+            found.append(
+                Row(row.astype(np.float32), None, label, place, by_name[file.name] if by_name else None, place)
+            )
     return [f"channel{i + 1}" for i in range(channels)], found
 
 

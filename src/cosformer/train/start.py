@@ -45,7 +45,8 @@ def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
     if saved.model_type != "roberta" or saved.architectures != ["RobertaForMaskedLM"]:
         return _stock_encoder(task, experiment, source, saved)
     ours = config_from_roberta(saved, attention=experiment.model.attention)
-    model = task.head(_fitted(ours, task, experiment.model, source))
+    ours = _fitted(ours, task, experiment.model, source)
+    model = task.head(ours)
     body = from_roberta(AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32).state_dict())
     wanted = {
         key: value for key, value in body.items() if key in model.state_dict() and not key.startswith("classifier")
@@ -53,7 +54,7 @@ def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
     missing = [key for key in model.state_dict() if key.startswith("model.") and key not in wanted]
     if missing:
         raise ValueError(f"{source} has no weights for {', '.join(missing[:4])}")
-    model.load_state_dict(_with_positions(wanted, model.config), strict=False)
+    model.load_state_dict(_with_positions(wanted, ours), strict=False)
     return model
 
 
