@@ -50,7 +50,7 @@ for name in $PLACES; do
             mkdir -p "$home" && chmod 555 "$home"
             if [ "$(id -u)" != 0 ]; then
                 before="env HOME=$home"
-            elif setpriv --reuid 65534 --regid 65534 --clear-groups "$PYTHON" -c pass 2>/dev/null; then
+            elif setpriv --reuid 65534 --regid 65534 --clear-groups env "$PYTHON" -c pass 2>/dev/null; then
                 before="setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=$home"
             else # another user cannot even read this interpreter: root, without what makes it root
                 before="setpriv --bounding-set=-all --inh-caps=-all env HOME=$home"
