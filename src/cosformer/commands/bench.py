@@ -167,7 +167,7 @@ BENCHES: dict[str, Bench] = {
         5,
         {
             "--attentions": Option("besides softmax (default: cosformer)", metavar="NAME,...|all"),
-            "--backends": Option("cosFormer also on these (default: chunked; '': none)", metavar="NAME,..."),
+            "--backends": Option("cosFormer also on these (default: plain; '': none)", metavar="NAME,..."),
             "--lengths": lengths("default: 512,2048,8192"),
             "--width": Option("default: 256", numbers, "C,C,..."),
             "--tokens": Option("of a batch (default: 16,384)", positive),
