@@ -170,7 +170,7 @@ def refused(attention: str, length: int, arguments: dict[str, Any]) -> Tensor:
 
 
 MISTAKES = {
-    "softmax": (("softmax", 8), {}, "Softmax cannot work on a sequence in pieces"),
+    "softmax": (("softmax", 8), {}, "Softmax does not support sequences sharded"),
     "too long": (("cosformer", 40), {}, "sequence of 80 tokens exceeds max_len=64"),
     "a cache": (("cosformer", 8), {"use_cache": True}, "sequence_group does not go with use_cache"),
     "a head that pools": (("cosformer", 8), {"classify": True}, "needs the whole sequence on every process"),

@@ -127,11 +127,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"heads": 4}, "heads differs .* 2 on rank 0, 4 on rank 1"),
     "causal": ({"causal": False}, "causal differs"),
     "gradients": ({"gradients": False}, "gradients differs"),
-    "mask of another piece": ({"mask": 31}, r"key_mask has shape \(1, 31\)|rank 1 of the group refused its piece"),
+    "mask of another piece": ({"mask": 31}, r"key_mask has shape \(1, 31\)|rank 1 of the group rejected its arguments"),
     "no max_len": ({"max_len": None}, "without max_len|rank 1 of the group refused"),
     "offset": ({"q_offset": 3}, "does not go with q_offset|rank 1 of the group refused"),
     "no tensor": ({"q": None}, "NoneType|rank 1 of the group refused"),
-    "together too long": ({"n": 80}, "the pieces have 110 tokens together, which exceeds max_len=100"),
+    "together too long": ({"n": 80}, "the shards have 110 tokens in total, which exceeds max_len=100"),
     "unequal bounds": ({"cu": (0, 5, 60)}, "cu_seqlens differs"),
     "wrong bounds": ({"both": {"cu": (0, 5, 61)}}, "cu_seqlens must rise from 0 to N=60"),
 }

@@ -66,9 +66,9 @@ def cosformer_attention(
     eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal number
         of the sums' dtype it counts as that number.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
-    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous piece of the sequence, in the order of the
-        ranks, and gets the rows of its piece, as one process with the whole would. Pieces may differ in length, or be empty. All
-        ranks call, and all run the backward pass. ``key_mask`` is the piece's own, ``cu_seqlens`` that of the whole sequence.
+    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous shard of the sequence, in the order of the
+        ranks, and gets the rows of its shard, as one process with the whole would. Shards may differ in length, or be empty. All
+        ranks call, and all run the backward pass. ``key_mask`` covers the shard, ``cu_seqlens`` that of the whole sequence.
 
     NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
     reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
@@ -181,14 +181,14 @@ def _attend_sharded(
     group: Any,
     rest: dict[str, Any],
 ) -> Tensor:
-    """:func:`cosformer_attention` of a rank's piece; ``rest``: the options that do not go with a group."""
+    """:func:`cosformer_attention` of a rank's shard; ``rest``: the options that do not go with a group."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
     def check() -> Call:
         if names := _given(**rest):
             raise ValueError(f"group shards a whole sequence and does not go with {', '.join(names)}")
         if max_len is None:
-            raise ValueError("group given without max_len: a piece does not know the length of the whole; pass max_len")
+            raise ValueError("group given without max_len: a shard does not know the length of the whole; pass max_len")
         check_whole("max_len", max_len, 1)
         check_tensors(q, k, v, key_mask)
         check_backend(backend, q, k, v)
@@ -198,8 +198,8 @@ def _attend_sharded(
         return Call(*_cast_for_autocast(q, k, v), None, None, key_mask, cu_seqlens, None, spec)
 
     facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens}
-    pieces, call = parallel.agree(group, check, q, k, v, **facts)
-    return parallel.attend_pieces(call, pieces, max_len=call.spec.k_len, backend=backend)
+    shards, call = parallel.agree(group, check, q, k, v, **facts)
+    return parallel.attend_shards(call, shards, max_len=call.spec.k_len, backend=backend)
 
 
 def _given(**options: Any) -> list[str]:

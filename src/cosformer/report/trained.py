@@ -133,7 +133,7 @@ def runs(material: Material) -> Html:
 
 def _run_table(chosen: Sequence[Run]) -> Html:
     """The best first; a column for each setting in which these runs differ."""
-    names = overview.told_apart_by(chosen)
+    names = overview.varying_settings(chosen)
     metric = next(filter(None, map(overview.metric_of, chosen)), None)
     unit = metric.unit if metric else "score"
     splits = {run.evaluation for run in chosen if run.scores}
