@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.ops.parallel import SumOverRanks
+from cosformer.ops.parallel import SumOverRanks, all_gather_ints
 
 
 def neighbours(x: Tensor, before: int, after: int, group: Any) -> tuple[Tensor, Tensor, int]:
