@@ -32,6 +32,8 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "blitzer": ("cosformer.data.amazon", "blitzer", "fine-tuning: Amazon reviews of four kinds of goods, good or bad"),
     "texts": ("cosformer.data.texts", "texts", "LM and MLM: your own text files, a folder of them or a glob"),
     "table": ("cosformer.data.table", "table", "your own CSV, TSV, JSON lines, parquet or arrow files: a text and its label in a row"),
+    "sequences": ("cosformer.data.own_sequences", "sequences", "your own FASTA and FASTQ files, and arrays of whole numbers"),
+    "series": ("cosformer.data.series", "series", "your own series of readings: arrays, or tables with a reading in a row"),
 }  # fmt: skip
 
 

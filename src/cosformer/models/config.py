@@ -36,6 +36,7 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": "CosformerForQuestionAnswering",
     "AutoModelForMultipleChoice": "CosformerForMultipleChoice",
     "AutoModelForImageClassification": "CosformerForImageClassification",
+    "AutoModelForTimeSeriesPrediction": "CosformerForForecasting",
 }
 
 
@@ -150,6 +151,13 @@ class CosformerConfig(PreTrainedConfig):
     """Dropout inside the adaptive softmax."""
     tie_word_embeddings: bool = True
     """Whether input and output embeddings share their weights."""
+    num_input_channels: int | None = None
+    """The input is real-valued: this many numbers a step (``input_values``) pass through a linear map
+    instead of a token table. None for token ids."""
+    channel_mean: list[float] | None = None
+    """The mean of each input channel in the training data, subtracted from the input. Defaults to 0."""
+    channel_scale: list[float] | None = None
+    """The scale of each input channel, by which the input is divided. Defaults to 1."""
     pad_token_id: int | None = None
     """The padding token, whose embedding is not trained."""
     bos_token_id: int | None = None
@@ -279,6 +287,22 @@ class CosformerConfig(PreTrainedConfig):
             )
         if self.adaptive_cutoffs is not None:
             self._check_adaptive(self.adaptive_cutoffs)
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        channels = self.num_input_channels
+        if channels is not None and (channels < 1 or self.image_size is not None or self.adaptive_cutoffs is not None):
+            raise ValueError(
+                f"num_input_channels={channels}; it must be at least 1, and goes with neither image_size nor adaptive_cutoffs"
+            )
+        for name in ("channel_mean", "channel_scale"):
+            values = getattr(self, name)
+            if values is not None and len(values) != channels:
+                raise ValueError(
+                    f"{name} has {len(values)} values and num_input_channels={channels}; give one per channel"
+                )
+        if self.channel_scale is not None and min(self.channel_scale) <= 0:
+            raise ValueError(f"channel_scale={self.channel_scale}; scales must be above 0")
 
     def _check_adaptive(self, cutoffs: list[int]) -> None:
         ends = [0, *cutoffs, self.vocab_size]

@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import capture_outputs
 from cosformer.attention import attention_class, build_attention
 from cosformer.models import packing, sharding
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, Patches, build_rotation, positions_from_mask, with_cls
+from cosformer.models.embeddings import Embeddings, Patches, Readings, build_rotation, positions_from_mask, with_cls
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
 from cosformer.models.state_cache import StateCache
 from cosformer.nn.block import NORM_TYPES
@@ -80,6 +80,8 @@ class CosformerModel(CosformerPreTrainedModel):
         self.embeddings = Embeddings(config)
         if config.image_size is not None:  # the tokens of an image are its patches
             self.embeddings.tokens = Patches(config)  # pyright: ignore[reportAttributeAccessIssue]
+        if config.num_input_channels is not None:
+            self.embeddings.tokens = Readings(config)  # pyright: ignore[reportAttributeAccessIssue]
         self.layers = nn.ModuleList(build_layer(config, index, cross) for index in range(config.num_hidden_layers))
         norm = NORM_TYPES[config.norm_type]
         self.final_norm = norm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
@@ -111,11 +113,13 @@ class CosformerModel(CosformerPreTrainedModel):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        input_values: Tensor | None = None,
         sequence_group: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Compute the hidden states ``[B,N,C]`` of ``input_ids [B,N]``, of ``inputs_embeds [B,N,C]`` or, with ``image_size`` in the
-        config, of an image's ``pixel_values``.
+        """Compute the hidden states ``[B,N,C]`` of ``input_ids [B,N]``, of ``inputs_embeds [B,N,C]``, of an image's
+        ``pixel_values`` (``image_size`` in the config), or of real numbers ``input_values [B,N,channels]``
+        (``num_input_channels``).
 
         ``attention_mask [B, seen + N]``: 1 for tokens that may be attended.
         ``past_key_values``: the states after the ``seen`` tokens before; they are updated in place.
@@ -124,7 +128,7 @@ class CosformerModel(CosformerPreTrainedModel):
         those of the shard, ``cu_seq_lens_q`` that of the whole sequence.
         """
         self._check_arguments(kwargs)
-        inputs_embeds = self._embed_image(pixel_values, inputs_embeds)
+        inputs_embeds = self._embed_values(pixel_values, input_values, inputs_embeds)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
@@ -159,13 +163,16 @@ class CosformerModel(CosformerPreTrainedModel):
             raise ValueError(f"past_key_values is a {type(past).__name__}; this model takes a StateCache")
         return 0 if past is None else past.get_seq_length()
 
-    def _embed_image(self, pixels: Tensor | None, inputs_embeds: Tensor | None) -> Tensor | None:
-        """The vectors of an image's patches, or those given."""
-        if pixels is None:
-            return inputs_embeds
-        if self.config.image_size is None or inputs_embeds is not None:
-            raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
-        return self.embeddings.tokens(pixels)
+    def _embed_values(self, pixels: Tensor | None, readings: Tensor | None, given: Tensor | None) -> Tensor | None:
+        """The vectors of an image's patches, of real-valued inputs, or ``given``."""
+        values = {"pixel_values": (pixels, "image_size"), "input_values": (readings, "num_input_channels")}
+        for name, (value, field) in values.items():
+            if value is None:
+                continue
+            if getattr(self.config, field) is None or given is not None:
+                raise ValueError(f"{name} need {field} in the config, and go without inputs_embeds")
+            given = self.embeddings.tokens(value)
+        return given
 
     def _lay_out(
         self,

@@ -22,6 +22,7 @@ TASKS: dict[str, tuple[str, str, str]] = {
     "regress": ("cosformer.tasks.regress", "Regress", "a number for a sequence"),
     "multilabel": ("cosformer.tasks.multilabel", "Multilabel", "any number of classes of a sequence"),
     "tag": ("cosformer.tasks.tag", "Tag", "a class for each word of a sequence"),
+    "forecast": ("cosformer.tasks.forecast", "Forecast", "the next steps of a series of readings"),
     "seq2seq": ("cosformer.tasks.seq2seq", "Seq2seq", "a text written from another"),
     "score": ("cosformer.tasks.score", "Score", "a number for a pair of documents, each encoded on its own"),
     "match": ("cosformer.tasks.match", "Match", "the class of a pair of documents, each encoded on its own"),
