@@ -93,7 +93,7 @@ def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor,
         checked.append(check())
         return _row(q, k, v, **facts)
 
-    rows = all_gather_ints(group, make_row, len(_FACTS), q.device)
+    rows = all_gather_ints(group, make_row, len(_FACTS), q.device if isinstance(q, Tensor) else "cpu")
     told = dict(zip(_FACTS, zip(*rows, strict=True), strict=True))
     check_equal({name: told[name] for name in _FACTS[3:]})
     q_bounds, k_bounds = ((0, *accumulate(told[name])) for name in ("queries", "keys"))
