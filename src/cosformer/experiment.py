@@ -9,6 +9,20 @@ from typing import Any, Literal, get_args, get_origin
 from cosformer import json_files
 from cosformer.renamed import with_current_names
 
+__all__ = [
+    "EXPERIMENT_FILE",
+    "METRICS_FILE",
+    "RESULT_FILE",
+    "RUN_FILE",
+    "DataConfig",
+    "Experiment",
+    "ModelConfig",
+    "Option",
+    "TrainConfig",
+    "from_json",
+    "load_experiment",
+]
+
 Option = str | int | float | bool | None
 Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -201,8 +215,10 @@ def from_json(text: str) -> Experiment:
 
 
 def load_experiment(run: Path) -> Experiment:
-    """The experiment of the run in the folder ``run``."""
-    path = run / EXPERIMENT_FILE
+    """The experiment of the run in the folder ``run``, or in a file that ends in .json."""
+    path = run if run.suffix == ".json" else run / EXPERIMENT_FILE
+    if path == run and not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give an experiment's file, as runs/NAME/{EXPERIMENT_FILE}")
     if not path.is_file():
         raise FileNotFoundError(f"{run} is not a run: it holds no {EXPERIMENT_FILE}; see `cosformer runs`")
     try:

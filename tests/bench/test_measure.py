@@ -8,7 +8,7 @@ import torch
 
 from cosformer import machine
 from cosformer.bench import attention, measure
-from cosformer.report.records import DIFFERENCE, Measurement
+from cosformer.report.measurements import DIFFERENCE, Measurement
 
 
 def test_interleaved_takes_turns_and_times_each() -> None:

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 from cosformer import cli
 from cosformer import train as training
 from cosformer.bench import measure, steps, train
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import Measurement, Results, read_results
+from cosformer.bench.runner import tables
+from cosformer.report.measurements import Measurement, Results, read_results
 
 
 def timed(monkeypatch, seconds: dict[str, float]) -> list[str]:

@@ -177,7 +177,7 @@ MISTAKES = {
     "a mask of another piece": (
         ("cosformer", 8),
         {"short_mask": True},
-        "attention_mask has shape|rank 1 of the group refused|attention_mask differs",
+        "attention_mask has shape|rank 1 of the group rejected|attention_mask differs",
     ),
     "other rows": (("cosformer", 8), {"rows": True}, "batch differs between the ranks"),
 }

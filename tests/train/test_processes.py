@@ -14,7 +14,7 @@ import pytest
 from cosformer.experiment import Experiment
 from cosformer.train import evaluate_run, mesh, resume, train
 from cosformer.train.arguments import arguments
-from studies.cosformer2022.queue import launcher
+from studies.cosformer2022.loop import launcher
 
 WORKER = """
 import json, os, sys

@@ -12,8 +12,11 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import in_fresh_process, measured, peak_above_now, seconds
 from cosformer.bench.steps import language_model, random_bytes, training_step
+from cosformer.bench.tables import crossed, length
 from cosformer.extras import require
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results
+from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
 
 QUICK = {"lengths": (1024, 4096), "piece": 1024, "softmax_up_to": 1024, "repeats": 1}
 LAYERS, WIDTH, HEADS = 2, 128, 4
@@ -111,3 +114,23 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
             dist.all_reduce(parameter.grad, group=group)
 
     return training_step(model, batch, backward)
+
+
+def tables(results: Results) -> list[Table]:
+    """Lengths down, ways to train across: memory, then speed."""
+    titles = {
+        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
+        "speed": "Tokens a second of a training step (median and quartiles).",
+    }
+    shown = [m for m in results.measurements if m.value is not None]
+    return [
+        crossed(
+            title,
+            [m for m in shown if m.kind == kind],
+            length,
+            lambda m: f"{m.attention}, {m.mode}",
+            "tokens",
+            NOT_RUN,
+        )
+        for kind, title in titles.items()
+    ]

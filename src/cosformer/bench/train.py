@@ -12,12 +12,14 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import compared
 from cosformer.bench.steps import allowed_bytes, language_model, random_bytes, timed, training_step
+from cosformer.bench.tables import SPREAD, lengths_of, rest
 from cosformer.bench.zoo import names
 from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.extras import require
 from cosformer.json_files import read_lines
 from cosformer.ops.backends import check_backend
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, cell
+from cosformer.report.table import Table
 from cosformer.tasks import build_task
 from cosformer.train import start_model, train
 
@@ -156,3 +158,28 @@ def _bare(experiment: Experiment) -> float:
         if not torch.isfinite(loss):
             raise RuntimeError(f"the bare loop's loss is {float(loss)} at update {step}")
     return (time.monotonic() - start) / (experiment.train.steps - LOG_EVERY)
+
+
+def tables(results: Results) -> list[Table]:
+    """For each width a table by attention and length."""
+    shown, tokens, made = results.find(kind="training"), results.settings["tokens"], []
+
+    def speed(milliseconds: float | None) -> str:
+        return "" if milliseconds is None else f"{1e3 * tokens / milliseconds:,.0f}"
+
+    for width in sorted({m.width or 0 for m in shown}):
+        of_width = [m for m in shown if m.width == width]
+        lengths = lengths_of(of_width)
+        softmax = [next((m.baseline_milliseconds for m in of_width if m.length == n), None) for n in lengths]
+        rows = [["softmax", *["1" for _ in lengths], *map(speed, softmax)]]
+        for name, backend in dict.fromkeys((m.attention, m.backend) for m in of_width):
+            line = [m for n in lengths for m in of_width if (m.attention, m.backend, m.length) == (name, backend, n)]
+            label = f"{name} ({backend})" if backend else name
+            rows.append([label, *map(cell, line), *(speed(m.milliseconds) for m in line)])
+        title = (
+            f"Training a language model of 4 layers of width {width} with 4 heads on {tokens:,} tokens a batch: tokens per "
+            f"second by length, as a multiple of those with softmax attention (torch's SDPA; {SPREAD}) and as such."
+        )
+        header = ["attention", *(f"{n:,}" for n in lengths), *(f"tokens/s at {n:,}" for n in lengths)]
+        made.append(Table(title, header, rows))
+    return [*made, rest(results, shown)]

@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from cosformer.commands.options import Parser, add_fields, add_key, option
-from cosformer.experiment import EXPERIMENT_FILE, Experiment
+from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.extras import require
 from cosformer.recipes import RECIPES, recipe
 from cosformer.recipes.general import GENERAL, example
@@ -50,7 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + "\n".join(f"  {' '.join(names)}" for names in families)
     )
     add = parser.add_argument
-    add("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are described")
+    add(
+        "recipe",
+        metavar="RECIPE",
+        nargs="?",
+        help="one of those below, or an experiment's file (FILE.json); without one they are described",
+    )
     add("rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and fields of the recipe")
 
 
@@ -78,7 +83,9 @@ def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
 
     A word that is no option ends the program with an error that names the nearest.
     """
-    plain = example(name) if name in GENERAL else recipe(name)
+    plain = (
+        load_experiment(Path(name)) if name.endswith(".json") else example(name) if name in GENERAL else recipe(name)
+    )
     words = [_dashed(word) for word in words]
     _refuse_earlier_names(name, words)
     given = vars(_parser(name, plain, words).parse_args(words))

@@ -16,7 +16,7 @@ _FORECAST_WINDOW = 512  # steps, those that are forecast among them
 _UPDATE_TOKENS = 8_192  # about so many tokens an update
 _EVALUATIONS = 10  # over a run
 
-# an encoder that learns from scratch within a few hundred updates (recipes/evidence.py): positions are easy to see
+# an encoder that learns from scratch within a few hundred updates : positions are easy to see
 _ENCODER: dict[str, Option] = {"norm": "pre", "final_norm": True, "embedding_norm": False, "hidden_act": "gelu"}
 _ENCODER |= {"position_embedding_type": "sinusoidal", "position_offset": 0, "scale_embedding": True}
 _ENCODER |= {"embedding_range": 0.03, "initializer": "xavier", "classifier_dropout": 0.1}

@@ -1,22 +1,19 @@
-"""The queue: runs what is missing, uses what is there, goes on where it stopped, and stands still while somebody measures."""
+"""The loop over missing runs: trains what is missing, uses what is there and continues where it stopped."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
-from cosformer.report.records import Run, read_runs
+from cosformer.runs import Run, read_runs
 from studies.cosformer2022.cells import Cell
-from studies.cosformer2022.queue import Queue, estimate, send
+from studies.cosformer2022.loop import estimate, train
 from studies.cosformer2022.state import collect, state
 
 # a stand-in for `cosformer train` that writes made-up runs in no time
@@ -77,8 +74,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]
         runs.mkdir()
         (runs / "recipes.json").write_text(json.dumps({k: dataclasses.asdict(v) for k, v in recipes.items()}))
         monkeypatch.setattr("studies.cosformer2022.cells.recipe", recipes.__getitem__)
-        monkeypatch.setattr("studies.cosformer2022.queue.launcher", lambda processes: [str(script)])
-        monkeypatch.setattr("studies.cosformer2022.queue.POLL_SECONDS", 0.01)
+        monkeypatch.setattr("studies.cosformer2022.loop.launcher", lambda processes: [str(script)])
+        monkeypatch.setattr("studies.cosformer2022.loop.POLL_SECONDS", 0.01)
         return runs
 
     return install
@@ -92,18 +89,9 @@ def started(said: list[str]) -> list[str]:
     return [text.removeprefix("Start ") for text in said if text.startswith("Start ")]
 
 
-@contextmanager
-def meanwhile(look: Callable[[], None]) -> Iterator[None]:
-    """``look`` in another thread."""
-    thread = threading.Thread(target=look)
-    thread.start()
-    yield
-    thread.join(60)
-
-
 def work(runs: Path, todo: list[Cell], **options: object) -> tuple[list[Cell], list[str]]:
     said: list[str] = []
-    return Queue(runs, todo, say=said.append, **options).go(), said  # pyright: ignore[reportArgumentType]
+    return train(todo, runs, say=said.append, **options), said  # pyright: ignore[reportArgumentType]
 
 
 def test_it_runs_what_is_missing_and_uses_what_is_there(fake: Callable[..., Path]) -> None:
@@ -121,9 +109,9 @@ def test_it_runs_what_is_missing_and_uses_what_is_there(fake: Callable[..., Path
 def test_a_budget_stops_a_run_and_the_next_call_goes_on(fake: Callable[..., Path]) -> None:
     runs = fake(small=100)
     todo = cells("small", "softmax")
-    left, said = work(runs, todo, budget=0.8)
+    left, said = work(runs, todo, seconds=0.8)
     assert left == todo and said[1] == "The time is over; the same command continues from here."
-    assert said[2].startswith("Stopped small-softmax-seed0 update ")
+    assert said[2] == "Stopped small-softmax-seed0"
     done = len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines())
     assert 0 < done < 100
     left, said = work(runs, todo)
@@ -131,11 +119,11 @@ def test_a_budget_stops_a_run_and_the_next_call_goes_on(fake: Callable[..., Path
     assert len((runs / "small-softmax-seed0" / "metrics.jsonl").read_text().splitlines()) == 100
 
 
-def test_a_signal_ends_the_queue_and_saves_the_run(fake: Callable[..., Path]) -> None:
+def test_an_interrupt_saves_the_runs(fake: Callable[..., Path]) -> None:
     runs = fake(small=500)
-    threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    left, said = work(runs, cells("small", "softmax"))
-    assert len(left) == 1 and said[-1].startswith("Stopped small-softmax-seed0")
+    threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        work(runs, cells("small", "softmax"))
     assert json.loads((runs / "small-softmax-seed0" / "run.json").read_text())["status"] == "stopped"
 
 
@@ -207,52 +195,6 @@ def test_a_folder_that_does_not_say_what_it_holds_is_named(fake: Callable[..., P
     assert len(lines) == 1 and "small-of-mine" in problem and "cannot be read" in problem
 
 
-def test_it_stands_still_while_somebody_measures(fake: Callable[..., Path], tmp_path: Path) -> None:
-    runs = fake(small=40)
-    lock = tmp_path / "measuring"
-    metrics = runs / "small-softmax-seed0" / "metrics.jsonl"
-    seen: list[int] = []
-
-    def measure() -> None:
-        while not metrics.exists():
-            time.sleep(0.01)
-        with lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            time.sleep(0.2)
-            for _ in range(2):
-                seen.append(len(metrics.read_text().splitlines()))
-                time.sleep(0.4)
-
-    lock.touch()
-    with meanwhile(measure):
-        left, _ = work(runs, cells("small", "softmax"), pause_while=lock)
-    assert not left and seen[0] == seen[1] < 40
-
-
-def test_in_the_background_the_runs_are_at_the_lowest_priority_and_the_caller_is_not(fake: Callable[..., Path]) -> None:
-    runs = fake(small=40)
-    seen: list[int] = []
-
-    def look() -> None:
-        while len(words := (runs / ".queue").read_text().split() if (runs / ".queue").exists() else []) < 2:
-            time.sleep(0.01)
-        seen.append(os.getpriority(os.PRIO_PROCESS, int(words[1])))
-
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with meanwhile(look):
-        left, _ = work(runs, cells("small", "softmax"), background=True)
-    assert not left and seen == [19]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before < 19
-
-
-def test_two_queues_do_not_share_a_folder(fake: Callable[..., Path]) -> None:
-    runs = fake(small=3)
-    with (runs / ".queue").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another queue"):
-            work(runs, cells("small", "softmax"))
-
-
 def test_a_moved_folder_of_runs_counts(fake: Callable[..., Path], tmp_path: Path) -> None:
     runs = fake(mlm=3, finetune=3)
     todo = [*cells("mlm", "softmax"), *cells("finetune", "softmax", start="mlm")]
@@ -289,30 +231,6 @@ def test_each_run_is_written_down_as_it_ends(fake: Callable[..., Path], tmp_path
     lines, problems = read_runs([journal])
     assert sorted(line.attention for line in lines) == ["relu", "softmax"] and not problems
     assert lines[0].extra["mean_train_loss"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=1e-5)
-
-
-def test_pause_and_continue_stop_a_queue_of_another_process(fake: Callable[..., Path]) -> None:
-    runs = fake(small=60)
-    metrics = runs / "small-softmax-seed0" / "metrics.jsonl"
-    seen: list[int] = []
-
-    def watch() -> None:
-        while not metrics.exists():
-            time.sleep(0.01)
-        # the first process named is the queue, which is this one: only its run may be stopped here
-        names = (runs / ".queue").read_text().split()
-        (runs / ".queue").write_text("\n".join(["999999999", *names[1:]]))
-        assert names[0] == str(os.getpid()) and send(runs, signal.SIGSTOP) == 1 == send(runs, signal.SIGSTOP)
-        time.sleep(0.2)
-        for _ in range(2):
-            seen.append(len(metrics.read_text().splitlines()))
-            time.sleep(0.4)
-        assert send(runs, signal.SIGCONT) == 1
-
-    with meanwhile(watch):
-        left, _ = work(runs, cells("small", "softmax"))
-    assert not left and seen[0] == seen[1] < 60
-    assert send(runs / "nowhere", signal.SIGSTOP) == 0
 
 
 def test_the_estimate_comes_from_what_has_run() -> None:

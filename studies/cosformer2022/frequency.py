@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cosformer.report.chart import Line, draw_lines
+from cosformer.report.charts import Line, draw_lines
 from cosformer.report.figure import Figure, styles
 from cosformer.report.heat_maps import Panel, coarse, heat_maps
 

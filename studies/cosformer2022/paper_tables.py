@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cosformer.report import paper_numbers as paper
 from cosformer.report.overview import is_sensible, reads_words
-from cosformer.report.records import NOT_RUN, Run, Sample, sample, with_error
 from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN, Run, Sample, sample, with_error
+from studies.cosformer2022 import paper
 
 UNLEARNED = "* No better than a model that ignores its input."
 _DIGITS = {"accuracy": 2, "loss": 3, "word_perplexity": 1, "bits_per_byte": 3}  # as the paper prints them

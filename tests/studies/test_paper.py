@@ -3,7 +3,7 @@
 import pytest
 
 from cosformer.attention import ATTENTIONS
-from cosformer.report import paper_numbers as paper
+from studies.cosformer2022 import paper
 
 
 def test_values_read_by_hand() -> None:

@@ -1,14 +1,15 @@
-"""The runs behind docs/results.md: small enough for one core, large enough that attention shows (docs/results/protocol.md).
+"""The recipes of the study: small enough for one core, large enough that attention shows (protocol.md).
 
 Each trains in at most 45 minutes of one core. The learning rate that stands here is one of the search; each attention gets the
-best for itself (``studies.cosformer2022.rates``).
+best for itself (``rates.py``).
 """
 
 import dataclasses
 from functools import partial
+from typing import Any
 
+from cosformer import register_recipe
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
 
 
 def evidence_pathfinder() -> Experiment:
@@ -175,8 +176,8 @@ def _recall(head: int) -> Experiment:
 
 def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
     every = steps // evaluations
-    once = {"keep": 1, "tracker": "none", "threads": 1}
-    return short_training(steps=steps, batch=batch, lr=lr, eval_every=every, save_every=every // 4, **once)
+    rhythm: dict[str, Any] = {"eval_every": every, "save_every": every // 4, "log_every": 10, "warmup": steps // 10}
+    return TrainConfig(steps=steps, batch=batch, lr=lr, clip=1.0, keep=1, tracker="none", threads=1, **rhythm)
 
 
 _M2, _M4 = "max_len, the paper's M, is 2N = 256.", "max_len, the paper's M, is 4N = 512."
@@ -196,3 +197,9 @@ RECIPES = {
     "evidence-recall-16": partial(_recall, 16),
     "evidence-recall-32": partial(_recall, 32),
 }
+
+
+def register() -> None:
+    """Make them known to ``cosformer train`` and the others."""
+    for name, make in RECIPES.items():
+        register_recipe(name, make)

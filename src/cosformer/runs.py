@@ -1,25 +1,43 @@
-"""The records: a run, from its folder or from a line of runs.jsonl, and a measurement, from a benchmark's file.
+"""The records of runs, read from run folders or from files with a run a line. Loads no torch.
 
-Reads and writes files only; loads no torch.
+```python
+import cosformer
+
+finished = [run for run in cosformer.runs.load("runs") if run.finished]
+```
 """
 
-import json
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
-from cosformer.json_files import loads, read_lines, read_object, write_lines
-from cosformer.report.fields import finite, finite_scores, readable
+from cosformer.json_files import read_lines, read_object, write_lines
+
+__all__ = [
+    "NOT_RUN",
+    "Curve",
+    "Run",
+    "Sample",
+    "find_runs",
+    "load",
+    "read_run",
+    "read_runs",
+    "sample",
+    "thinned",
+    "with_error",
+    "write_runs",
+]
 
 Curve = list[tuple[int, float]]  # (step, value), steps rising
 CURVE_POINTS = 40
 NOT_RUN = "not run"
-DIFFERENCE = "µs more"  # the unit of a measurement that is a difference of two times
 _DIVERGED = "is not a number"  # in the reason of a run that failed for that
 # besides those of Run without a default
 _NEEDED = ("scores", "baseline", "learned", "cpu_seconds", "machine", "command")
@@ -134,9 +152,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     except (FileNotFoundError, ValueError) as error:
         return None, [str(error)]
     problems: list[str] = []
-    info = readable(path / RUN_FILE, read_object(path / RUN_FILE, problems, required=True), problems)
+    info = _readable(path / RUN_FILE, read_object(path / RUN_FILE, problems, required=True), problems)
     result = read_object(path / RESULT_FILE, problems, required=info.get("status") == "done")
-    result = None if result is None else readable(path / RESULT_FILE, result, problems)
+    result = None if result is None else _readable(path / RESULT_FILE, result, problems)
     if result is not None and not isinstance(result.get("scores"), dict):
         problems.append(f"{path / RESULT_FILE} holds no scores")
         result = None
@@ -172,9 +190,22 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, problems
 
 
-def write_runs(path: Path, runs: Iterable[Run]) -> None:
-    """One line each, by recipe, attention and seed."""
-    write_lines(path, [run.line() for run in sorted(runs, key=lambda run: run.cell)])
+def write_runs(path: Path, runs: Iterable[Run], *, append: bool = False) -> None:
+    """One line each, by recipe, attention and seed. ``append``: keep what the file holds."""
+    kept = [line for _, line in read_lines(path)[0]] if append else []
+    write_lines(path, [*kept, *(run.line() for run in sorted(runs, key=lambda run: run.cell))])
+
+
+def load(*paths: str | PathLike[str]) -> list[Run]:
+    """Every run at or below ``paths``: run folders, folders of runs, or files with a run a line. Warns about what cannot be read."""
+    places = [Path(path) for path in paths]
+    for place in places:
+        if not place.exists():
+            raise FileNotFoundError(f"{place} does not exist; give a run's folder, a folder of runs or a file of runs")
+    runs, problems = read_runs(run for place in places for run in find_runs(place) or [place])
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return runs
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -232,116 +263,6 @@ def with_error(mean: float, error: float | None, digits: int | None = None) -> s
     return f"{mean:,.{digits}f} ± {error:,.{digits}f}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One number of a benchmark: ``value`` in ``unit``, median and quartiles. None: not measured, and ``note`` says why.
-
-    kind: what was timed or sized (forward, backward, training, memory, step …). mode: causal, non-causal, padded; of a whole
-    model inference or training. baseline: what the value is a multiple of. variant: what else tells two of them apart.
-    milliseconds, megabytes: of the attention itself, and of the baseline.
-    """
-
-    kind: str
-    attention: str = ""
-    mode: str = ""
-    length: int | None = None
-    width: int | None = None
-    batch: int | None = None
-    backend: str = ""
-    dtype: str = ""
-    baseline: str = ""
-    variant: str = ""
-    unit: str
-    better: Literal["higher", "lower"]
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    milliseconds: float | None = None
-    baseline_milliseconds: float | None = None
-    megabytes: float | None = None
-    baseline_megabytes: float | None = None
-    note: str = ""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The same in every run of the benchmark."""
-        return tuple(getattr(self, name) for name in _KEY)
-
-    @property
-    def what(self) -> str:
-        """What was measured, in one line for people."""
-        name = f"{self.attention} ({self.backend})" if self.backend else self.attention
-        parts = [" ".join(part for part in (name, self.mode, self.kind) if part)]
-        parts += [f"N={self.length:,}"] if self.length is not None else []
-        parts += [f"width {self.width}"] if self.width is not None else []
-        parts += [f"{self.batch} sequences"] if (self.batch or 1) > 1 else []
-        parts += [part for part in (self.dtype, self.variant) if part]
-        return ", ".join([*parts, f"against {self.baseline}"] if self.baseline else parts)
-
-    def line(self) -> dict[str, Any]:
-        """As it is written: without the fields that say nothing."""
-        return {name: value for name, value in vars(self).items() if value not in (None, "")}
-
-
-_KEY = ("kind", "attention", "mode", "length", "width", "batch", "backend", "dtype", "baseline", "variant")
-
-
-@dataclass(frozen=True)
-class Results:
-    """The measurements of one benchmark (a name of ``cosformer bench``, or "zoo"), and where they come from."""
-
-    benchmark: str
-    command: str
-    date: str
-    machine: dict[str, Any]
-    settings: dict[str, Any]
-    measurements: tuple[Measurement, ...]
-    commit: str | None = None
-
-    def find(self, **wanted: Any) -> list[Measurement]:
-        """Those with these fields, as ``find(kind="forward", mode="causal", baseline="sdpa")``."""
-        return [m for m in self.measurements if all(getattr(m, name) == value for name, value in wanted.items())]
-
-    def one(self, **wanted: Any) -> Measurement | None:
-        """The first of :meth:`find`."""
-        return next(iter(self.find(**wanted)), None)
-
-    @property
-    def source(self) -> str:
-        """Command, date and machine, in one sentence."""
-        m = self.machine
-        commit = f", commit {self.commit}" if self.commit else ""
-        return (
-            f"Measured with `{self.command}` on {self.date}{commit}: {m['cpu']} ({m['instructions']}), {m['cores']} cores, "
-            f"{m['threads']} threads, {m['system']}, Python {m['python']}, torch {m['torch']}."
-        )
-
-    def json(self) -> str:
-        """As it is written to a file: one measurement a line."""
-        head = {name: value for name, value in vars(self).items() if name != "measurements" and value is not None}
-        lines = ",\n  ".join(json.dumps(m.line(), ensure_ascii=False) for m in self.measurements)
-        return f'{json.dumps(head, indent=1, ensure_ascii=False)[:-2]},\n "measurements": [\n  {lines}\n ]\n}}\n'
-
-
-def read_results(path: Path) -> Results:
-    """A file that ``cosformer bench … --json`` wrote."""
-    try:
-        return results_of(loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # no UTF-8, no JSON, or other JSON
-        raise ValueError(f"{path} is no benchmark result ({error}); give a file that --json wrote") from None
-
-
-def results_of(document: Any) -> Results:
-    """Raises a ValueError that says what is wrong with ``document``."""
-    if not isinstance(document, dict) or not isinstance(document.get("measurements"), list):
-        raise ValueError("it holds no measurements")
-    try:
-        found = tuple(Measurement(**one) for one in document["measurements"])
-        return Results(**{**document, "measurements": found})
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-
-
 def _ending(info: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
     """Status and reason. A run that says it is running was killed if its process is gone: it had no time to say so."""
     if result is not None:
@@ -383,3 +304,53 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# --- the fields of the records: one that is not what it must be is named and left out, and the rest is read
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("steps", "steps_done", "tokens", "parameters", "pid", "processes", "seed"), int),
+    **dict.fromkeys(("seconds", "cpu_seconds"), int | float),
+    **dict.fromkeys(("status", "reason", "started", "host", "date", "commit", "command", "score", "score_name"), str),
+    **dict.fromkeys(("best", "machine", "scores", "baseline", "learned"), dict),
+    "higher_is_better": bool,
+}
+_WORDS = {int: "a whole number", int | float: "a number", str: "text", dict: "an object", bool: "true or false"}
+
+
+def _readable(path: Path, record: dict[str, Any] | None, problems: list[str]) -> dict[str, Any]:
+    """The fields of ``record``, from ``path``, that are what they must be; of the others a line among the ``problems``."""
+    kept = {}
+    for name, value in (record or {}).items():
+        kind = _KINDS.get(name)
+        if kind is None or value is None or _is(value, kind):
+            kept[name] = value
+        else:
+            problems.append(f"{path}: {name} is {str(value)[:40]}, not {_WORDS[kind]}; it is left out")
+    for name, inside in (("best", int | float), ("baseline", dict), ("learned", bool)):
+        if wrong := [key for key, value in (kept.get(name) or {}).items() if not _is(value, inside)]:
+            problems.append(f"{path}: {name} has no {wrong[0]} that is {_WORDS[inside]}; it is left out")
+            del kept[name]
+    return kept
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """JSON's true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def finite_scores(found: Any) -> dict[str, dict[str, float]]:
+    """Finite numbers only: one that is none has no mean."""
+    scores = found if isinstance(found, dict) else {}
+    return {
+        name: {metric: float(x) for metric, x in values.items() if finite(x) is not None}
+        for name, values in scores.items()
+        if isinstance(values, dict)
+    }
+
+
+def finite(value: Any) -> float | None:
+    """A finite number as it stands, otherwise None: a loss that is not a number has no place on a curve."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
