@@ -163,7 +163,7 @@ def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> 
         check_bounds(cu_seqlens, total, max_len)
     elif max_len and total > max_len:
         raise ValueError(
-            f"the shards have {total} tokens together, which exceeds max_len={max_len}, past which weights turn negative; use a"
+            f"the shards have {total} tokens in total, which exceeds max_len={max_len}, past which weights turn negative; use a"
             " larger max_len"
         )
     bounds = (0, total) if cu_seqlens is None else tuple(cu_seqlens.tolist())
