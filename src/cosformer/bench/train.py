@@ -36,7 +36,7 @@ Variant = tuple[str, str]  # an attention and, of cosFormer, its backend ("": th
 def measurements(
     *,
     attentions: str = "cosformer",
-    backends: str = "chunked",
+    backends: str = "plain",
     lengths: Sequence[int] = (512, 2048, 8192),
     width: Sequence[int] = (256,),
     tokens: int = 16_384,

@@ -5,25 +5,23 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cosformer.ops import batched, chunked, native, triton
+from cosformer.ops import native, plain, triton
 
 # name -> one line for `cosformer check` and for errors
 BACKENDS = {
     "dense": "the definition, an N x S matrix; any device",
-    "chunked": "linear, plain PyTorch, chunk by chunk; any device",
-    "batched": "linear, plain PyTorch, all chunks at once; any device",
+    "plain": "linear, plain PyTorch; any device",
     "native": "linear, compiled kernels; float32 and bfloat16 on the CPU",
     "triton": "linear, Triton kernels; float32, float16 and bfloat16 on CUDA and ROCm GPUs",
 }
 
 # linear backends: modules with `forward` and `backward`
-KERNELS: dict[str, ModuleType] = {"chunked": chunked, "batched": batched, "native": native, "triton": triton}
+KERNELS: dict[str, ModuleType] = {"plain": plain, "native": native, "triton": triton}
 # those that do not run everywhere, with `why_not`, and have a `step` for one token
 COMPILED: dict[str, ModuleType] = {"native": native, "triton": triton}
-
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
-# (batched and triton: not measured, there was no GPU)
-DENSE_UP_TO = {"native": 64, "chunked": 256, "batched": 256, "triton": 256}
+# (triton: not measured, there was no GPU)
+DENSE_UP_TO = {"native": 64, "plain": 256, "triton": 256}
 
 
 def why_not(name: str, *tensors: Tensor) -> str:

@@ -54,7 +54,7 @@ def attend(
     if not return_state:
         return out
     assert kv is not None and z is not None and position is not None  # every form returns the state when asked
-    return out, LinearState(kv, z, position, max_len)
+    return out, LinearState(kv, z, position, max_len, call.decay)
 
 
 def _continue(call: Call, state: LinearState, max_len: int) -> tuple[Call, Tensor | None, Tensor]:
@@ -162,26 +162,22 @@ def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> For
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
         if direct and not return_state and not native.why_not(q, k, v) and native.fits_dense(call):
             return NATIVE_DENSE
-        backend = choose(q, k, v, call.cu_seqlens)
+        backend = choose(q, k, v, call.cu_seqlens, call.decay)
     if backend == "dense":
         return DENSE
-    if (
-        backend in ("chunked", "batched")
-        and torch.compiler.is_compiling()
-        and not call.spec.causal
-        and call.cu_seqlens is None
-    ):
+    loop_free = not call.spec.causal and call.cu_seqlens is None and call.decay is None
+    if backend == "plain" and loop_free and torch.compiler.is_compiling():
         return FACTORED  # free of loops, so that one graph serves every length
     return LINEAR[backend]
 
 
-def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
+def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, decay: Tensor | None = None) -> str:
     """The backend that ``auto`` takes for these tensors."""
-    # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
-    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
+    compiled = "native" if q.device.type in ("cpu", "meta") else "triton"
     # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
-    short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
+    linear = "plain" if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
+    # the definition of decay is a product for every pair and channel
+    short = decay is None and cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 
 

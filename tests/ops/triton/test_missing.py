@@ -78,7 +78,7 @@ def test_auto_takes_triton_on_a_gpu_where_it_is_installed(monkeypatch, installed
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(triton, "_installed", lambda: installed)
     long = Elsewhere(4096)
-    assert choose(long, long, long, None) == ("triton" if installed else "batched")
+    assert choose(long, long, long, None) == ("triton" if installed else "plain")
     wide = Elsewhere(4096, torch.float64)
-    assert choose(wide, wide, wide, None) == "batched"
+    assert choose(wide, wide, wide, None) == "plain"
     assert choose(*[Elsewhere(100)] * 3, None) == "dense"

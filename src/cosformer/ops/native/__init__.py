@@ -1,4 +1,4 @@
-"""The native CPU kernels: the contract of ``chunked``, in C, bound with ctypes.
+"""The native CPU kernels: the contract of ``plain``, in C, bound with ctypes.
 
 ``why_not(...)`` says whether a call can be taken; ``forward``, ``backward`` and ``step`` assume that it can, and that the
 operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.

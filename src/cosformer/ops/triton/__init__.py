@@ -1,4 +1,4 @@
-"""The Triton kernels for CUDA and ROCm GPUs: the contract of ``batched``, in float32, float16 and bfloat16.
+"""The Triton kernels for CUDA and ROCm GPUs: the contract of ``plain``, in float32, float16 and bfloat16.
 
 Nothing here imports triton before a call needs it. With ``TRITON_INTERPRET=1`` in the environment (read when the kernels are
 first used) Triton's interpreter runs the same kernels on CPU tensors, slowly: that is how they are tested without a GPU.

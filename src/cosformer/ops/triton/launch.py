@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cosformer.ops.chunks import angles
+from cosformer.ops.angles import cached_angles
 from cosformer.ops.spec import AttentionSpec, Call, new_output
 from cosformer.ops.triton import kernels
 from cosformer.ops.triton.plan import (
@@ -207,7 +207,7 @@ def _describe(
 def _table(first: int, count: int, length: int, device: torch.device) -> Tensor:
     if not length:
         return torch.empty(2, device=device)
-    return angles(first, count, length, torch.float32, device)
+    return cached_angles(first, count, length, torch.float32, device)
 
 
 def _key_sums(

@@ -1,4 +1,4 @@
-"""The batched form's own claims: few launches, bounded memory, segments; the rest it shares with every backend."""
+"""The plain form's own claims: few launches, bounded memory, segments; the rest it shares with every backend."""
 
 import weakref
 from collections import Counter
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cosformer import cosformer_attention
-from cosformer.ops import batched, linear_attention
+from cosformer.ops import linear_attention, plain
 from cosformer.ops.spec import AttentionSpec, Call
 from versions import traces
 
@@ -63,9 +63,9 @@ def counted(n, causal, dtype=torch.float32):
     q, k, v, g_out = (torch.empty(4, 16, n, 64, device="meta", dtype=dtype) for _ in range(4))
     call = Call(q, k, v, *(None,) * 5, AttentionSpec.cosine(n, causal=causal))
     with Launches() as forward:
-        results = batched.forward(call)
+        results = plain.forward(call)
     with Launches() as backward:
-        grads = batched.backward(call, g_out, *(torch.zeros_like(x) for x in results[2:]), *results)
+        grads = plain.backward(call, g_out, *(torch.zeros_like(x) for x in results[2:]), *results)
     base = 4 * q.nbytes
     peaks = (forward.peak - results[0].nbytes) / base, (backward.peak - sum(x.nbytes for x in grads[:3])) / base
     return forward.total, backward.total, *peaks
@@ -104,7 +104,7 @@ def test_the_counter_sees_launches_and_memory():
 
 @pytest.fixture
 def short_segments(monkeypatch):
-    monkeypatch.setattr(batched, "SEGMENT", 256)
+    monkeypatch.setattr(plain, "CPU_SEGMENT", 256)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -112,13 +112,13 @@ def short_segments(monkeypatch):
 def test_segments_carry_the_state(short_segments, definition, tensors, close_with_gradients, n, causal):
     q, k, v = tensors(2, 4, 2, n, n, 6, 5)
     mask = torch.rand(2, n) > 0.3
-    out = cosformer_attention(q, k, v, causal=causal, max_len=800, key_mask=mask, backend="batched")
+    out = cosformer_attention(q, k, v, causal=causal, max_len=800, key_mask=mask, backend="plain")
     close_with_gradients(out, definition(q, k, v, causal=causal, max_len=800, key_mask=mask), (q, k, v))
 
 
 def test_segments_behind_leading_keys(short_segments, definition, tensors, close_with_gradients):
     q, k, v = tensors(1, 2, 1, 600, 1000, 6, 5)
-    out = cosformer_attention(q, k, v, causal=True, q_offset=400, max_len=1000, backend="batched")
+    out = cosformer_attention(q, k, v, causal=True, q_offset=400, max_len=1000, backend="plain")
     close_with_gradients(out, definition(q, k, v, causal=True, q_offset=400, max_len=1000), (q, k, v))
 
 
@@ -127,7 +127,7 @@ def test_segments_of_packed_sequences(short_segments, definition, tensors, close
     lengths = [100, 150, 20, 1, 600, 3, 0, 127]
     q, k, v = tensors(1, 4, 2, sum(lengths), sum(lengths), 6, 5)
     cu = torch.tensor([0, *torch.tensor(lengths).cumsum(0)])
-    out = cosformer_attention(q, k, v, causal=causal, max_len=640, cu_seqlens=cu, backend="batched")
+    out = cosformer_attention(q, k, v, causal=causal, max_len=640, cu_seqlens=cu, backend="plain")
     pieces = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
     expected = torch.cat([definition(*x, causal=causal, max_len=640) for x in pieces], dim=2)
     close_with_gradients(out, expected, (q, k, v))
@@ -143,7 +143,7 @@ def test_masked_positions_may_hold_anything(causal):
     for fill_k, fill_v in ((0.0, 0.0), (float("nan"), float("inf"))):
         leaves = [x.requires_grad_() for x in (q.clone(), k.masked_fill(hidden, fill_k), v.masked_fill(hidden, fill_v))]
         out, state = cosformer_attention(
-            *leaves, causal=causal, max_len=300, key_mask=mask, return_state=True, backend="batched"
+            *leaves, causal=causal, max_len=300, key_mask=mask, return_state=True, backend="plain"
         )
         grads = torch.autograd.grad(out.square().sum() + state.kv.sum() + state.z.sum(), leaves)
         results.append([out, state.kv, state.z, *grads])
@@ -161,7 +161,7 @@ def test_features_without_angles(tensors, close_with_gradients, causal, normalis
         linear_attention(
             q2, k2, v, causal=causal, key_mask=mask, relu=normaliser == "clamp", normaliser=normaliser, backend=backend
         )
-        for backend in ("batched", "dense")
+        for backend in ("plain", "dense")
     ]
     limit = 1e-12 if normaliser != "add" else 1e-9  # sums of either sign, close to zero
     close_with_gradients(*results, (q, k, v), limit)
@@ -174,7 +174,7 @@ class Layer(torch.nn.Module):
 
     def forward(self, x):
         q, k, v = self.projection(x).unflatten(-1, (2, 24)).transpose(1, 2).chunk(3, dim=-1)
-        return cosformer_attention(q, k, v, causal=self.causal, max_len=1024, backend="batched").flatten(2)
+        return cosformer_attention(q, k, v, causal=self.causal, max_len=1024, backend="plain").flatten(2)
 
 
 @traces
@@ -198,7 +198,7 @@ def test_a_layer_compiles_to_one_graph_and_exports(causal):
 
 def test_registered_operators_pass_torchs_own_checks():
     q, k, v = (torch.randn(1, 2, 150, 4, dtype=torch.float64) for _ in range(3))
-    settings = (None, True, True, 0, 0, 300, 300, "clamp", 1e-6, "batched")
+    settings = (None, True, True, 0, 0, 300, 300, "clamp", 1e-6, "plain")
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     none = (None,) * 5
     operators = torch.ops.cosformer
