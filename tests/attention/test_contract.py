@@ -15,6 +15,7 @@ LENGTHS = (1, 37, 150)  # none a multiple of a block length, one longer than mos
 # Options that make a mechanism's own structure appear at these lengths, or choose its other forms. The defaults are
 # tested for all.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "multiscale": [{"scales": 2, "cosine": True}, {"scales": 4, "slowest": 0.0}],
     "local": [{"window": 5}, {"window": 1}],
     "longformer": [{"window": 8}, {"window": 8, "num_global": 3}],
     "sparse": [
