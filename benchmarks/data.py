@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cosformer import terminal
 from cosformer.bench.measure import interleaved, measured, seconds
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement
 
 
 def measurements(

@@ -8,9 +8,12 @@ import torch
 
 from cosformer import terminal
 from cosformer.bench.measure import compared, interleaved
+from cosformer.bench.tables import SPREAD, crossed, growth, lengths_of
 from cosformer.extras import require
 from cosformer.ops.operator import cosformer_attention
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, number
+from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
 
 HEADS, HEAD_DIM = 8, 64
 TORCH, SOFTMAX = "cosformer in torch", "jax.nn.dot_product_attention"
@@ -99,3 +102,22 @@ def _torch(n: int, causal: bool, backward: bool) -> Action:
         return torch.autograd.grad(out.sum(), (q, k, v)) if backward else out
 
     return call
+
+
+IN_DOCUMENTS = 2  # time and memory
+
+
+def tables(results: Results) -> list[Table]:
+    memory = results.find(variant="memory")
+    times = [m for m in results.measurements if m not in memory]
+    title = f"Time of the JAX operator in multiples of the time of others ({SPREAD}); below 1 JAX's is faster."
+    lengths, sizes = lengths_of(memory), []
+    for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
+        values = [m.value or 0.0 for n in lengths for m in memory if (m.mode, m.kind, m.length) == (mode, kind, n)]
+        sizes.append([f"{mode}, {kind}", *map(number, values), growth(lengths, values)])
+    above = "Memory that XLA allocates for the JAX operator beside its inputs, results included: MB by length, and how it grows."
+    above = above if times else f"Times: {NOT_RUN}. {above}"
+    return [
+        crossed(title, times, lambda m: f"{m.mode}, {m.kind}, N={m.length:,}", lambda m: m.baseline),
+        Table(above, ["", *(f"{n:,}" for n in lengths), "growth"], sizes),
+    ]

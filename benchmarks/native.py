@@ -13,9 +13,11 @@ import torch
 from cosformer import terminal
 from cosformer.bench.attention import MODES, matmul, share
 from cosformer.bench.measure import compared, interleaved, measured
+from cosformer.bench.tables import SPREAD, crossed, rest
 from cosformer.ops import native
 from cosformer.ops.operator import cosformer_attention
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results
+from cosformer.report.table import Table
 
 QUICK = {"lengths": (4096,), "repeats": 5}
 SHAPE_LENGTH = 4096
@@ -109,3 +111,10 @@ def _actions(shape: Shape, causal: bool, n: int, dtype: torch.dtype | None = Non
         "forward": lambda: cosformer_attention(q, k, v, causal=causal, max_len=n),
         "backward": lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True),
     }
+
+
+def tables(results: Results) -> list[Table]:
+    shown = results.find(baseline="limit")
+    title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
+    table = crossed(title, shown, lambda m: f"{m.mode}, N={m.length:,}, {m.variant}", lambda m: m.kind)
+    return [table, rest(results, shown)]

@@ -33,7 +33,13 @@ def run_of(folder: Path, layers: int, width: int) -> Path:
     folder.mkdir()
     for split in ("train", "dev"):
         (folder / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-    sizes = {"layers": layers, "width": width, "heads": 2, "feed_forward": 4 * width, "dropout": 0.0}
+    sizes = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": 2,
+        "intermediate_size": 4 * width,
+        "hidden_dropout_prob": 0.0,
+    }
     fields: dict[str, Any] = {"head_dim": width // 2, "classifier_sizes": [width]}
     model = ModelConfig("lra_text", **sizes, fields=fields)
     data = DataConfig("sst2", {"path": str(folder), "max_length": LONGEST})

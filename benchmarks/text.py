@@ -14,11 +14,15 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import compared, in_fresh_process, measured
 from cosformer.bench.steps import allowed_bytes, inference_step, peak, timed, training_step
+from cosformer.bench.tables import NO_SUCH_FORM, OUT_OF_MEMORY, lengths_of
 from cosformer.bench.zoo import names
 from cosformer.extras import require
-from cosformer.report import paper_numbers as paper
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, number
+from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
+from studies.cosformer2022 import paper
 
+CROSS = "×"
 QUICK = {"lengths": (250, 500), "repeats": 3}
 MODES = {"inference": inference_step, "training": training_step}
 BASELINE = "softmax"
@@ -144,3 +148,53 @@ def text_model(name: str, n: int, batch: int, width: int, device: str = "cpu") -
     ids, labels = torch.randint(1, 257, (batch, n)), torch.randint(0, 2, (batch,))
     model = torch.nn.Module.to(CosformerForSequenceClassification(config), device)
     return model, {"input_ids": ids.to(device), "labels": labels.to(device)}
+
+
+def tables(results: Results) -> list[Table]:
+    """For each mode our multiples beside the paper's, then steps per second and memory; at the end the orders."""
+    memory = {(m.mode, m.length, m.attention): m for m in results.find(kind="memory")}
+    speeds = {(m.mode, m.length, m.attention): m for m in results.find(kind="speed")}
+    lengths = lengths_of(memory.values())
+    names = sorted(dict.fromkeys(m.attention for m in memory.values()), key=lambda name: name != "softmax")
+    made = []
+    for mode in ("inference", "training"):
+        compared, absolute = [], []
+        for name in names:
+            cells = [(n, speeds.get((mode, n, name)), memory[mode, n, name]) for n in lengths]
+            label = paper.NAMES.get(name, name)
+            compared.append([label, *(x for n, s, m in cells for x in (_ours(s, m), _papers(mode, name, n)))])
+            rates = [
+                number(1e3 / s.milliseconds) if s is not None and s.milliseconds else _missing(m) for _, s, m in cells
+            ]
+            absolute.append([label, *rates, *(_missing(m) if m.value is None else number(m.value) for *_, m in cells)])
+        title = (
+            f"{mode.capitalize()}, steps per second as multiples of the Transformer's: ours ({results.settings['batch']} "
+            f"sequences, width {results.settings['width']}, softmax fused by torch) and the paper's (one A6000; {CROSS}: out of "
+            "memory, -: the Transformer is)."
+        )
+        made.append(Table(title, ["", *(f"{n:,} {whose}" for n in lengths for whose in ("ours", "paper"))], compared))
+        title = f"{mode.capitalize()}: steps per second, and peak memory above the model itself."
+        header = ["", *(f"steps/s at {n:,}" for n in lengths), *(f"MB at {n:,}" for n in lengths)]
+        made.append(Table(title, header, absolute))
+    orders = [[f"{m.mode}, {m.length:,} bytes, {m.variant}", f"{m.value:.2f}"] for m in results.find(kind="order")]
+    return [*made, Table("Agreement with the paper's order of speeds (1: the same order).", ["", "Spearman"], orders)]
+
+
+def _ours(speed: Measurement | None, memory: Measurement) -> str:
+    if speed is None or not speed.milliseconds:
+        return _missing(memory)
+    return NO_SUCH_FORM if speed.value is None else f"{speed.value:.2f}"
+
+
+def _papers(mode: str, name: str, n: int) -> str:
+    speeds, softmax = paper.TABLE5[mode].get(name, {}), paper.TABLE5[mode]["softmax"].get(n)
+    if n not in speeds:
+        return ""
+    speed = speeds[n]
+    if speed is None:
+        return CROSS
+    return NO_SUCH_FORM if softmax is None else f"{speed / softmax:.2f}"
+
+
+def _missing(memory: Measurement) -> str:
+    return CROSS if memory.note.startswith(OUT_OF_MEMORY) else NOT_RUN

@@ -88,7 +88,7 @@ def test_a_command_tries_once_and_remembers(machine: Machine) -> None:
 def test_training_in_bfloat16_runs(machine: Machine) -> None:
     pytest.importorskip("tensorboard")
     recipe = ("train", "lm-stdlib-small", "--train.precision", "bf16", "--train.steps", "1", "--quiet")
-    small = ("--model.layers", "1", "--data.length", "32", "--train.batch", "2", "--train.tracker", "none")
+    small = ("--model.num-hidden-layers", "1", "--data.length", "32", "--train.batch", "2", "--train.tracker", "none")
     done = machine.run("-m", "cosformer", *recipe, *small)
     assert done.returncode == 0, done.stderr
     assert processor.describe("AVX512_CORE_FP16") in done.stderr

@@ -55,7 +55,7 @@ def test_the_table_of_attentions_is_what_the_command_prints(capsys: pytest.Captu
 
 
 def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
-    lines = ROOT / "docs" / "results" / "runs.jsonl"
+    lines = ROOT / "studies" / "cosformer2022" / "results" / "runs.jsonl"
     if not lines.exists():
         assert "<!-- results:start -->\nNot run yet.\n<!-- results:end -->" in README
         return
@@ -64,7 +64,7 @@ def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
     words = ["ledger", "--show", "--from", str(lines), "--docs", str(ROOT / "docs"), "--into", str(copy)]
     assert study.main(words) == 0
     assert copy.read_text(encoding="utf-8") == README, (
-        "run: python -m studies.cosformer2022 ledger --show --from docs/results/runs.jsonl --into README.md"
+        "run: python -m studies.cosformer2022 ledger --show --from studies/cosformer2022/results/runs.jsonl --into README.md"
     )
 
 

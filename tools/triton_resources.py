@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 # bytes of shared memory that one program may have
 SHARED_LIMIT = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448, "gfx942": 65_536}
 # most configurations of a target: more take too long to be looked at
-MOST = 60
+MOST = 80
 
 
 class Configuration(NamedTuple):
@@ -28,10 +28,11 @@ class Configuration(NamedTuple):
     dtype: str  # of the tensors
     kind: str  # of the products, as in `plan.SIZES`
     width: int
+    decay: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.kernel}/{self.dtype}/{self.kind}/{self.width}"
+        return f"{self.kernel}/{self.dtype}/{self.kind}/{self.width}{'/decay' if self.decay else ''}"
 
 
 class Usage(NamedTuple):
@@ -59,23 +60,25 @@ def _constants(c: Configuration) -> tuple[dict[str, Any], dict[str, int]]:
     """The compile-time arguments of a causal call with angles, D = E = width, and the options of its launch."""
     import triton.language as tl
 
-    from cosformer.ops.triton.plan import COMPILER, SCAN_BLOCK, SIZES, STEP_BLOCK
+    from cosformer.ops.triton.plan import COMPILER, DECAY_COLUMNS, SCAN_BLOCK, SIZES, STEP_BLOCK
 
     w = c.width
     known: dict[str, Any] = {"H": 16, "HK": 16, "GROUPS": 1, "D": w, "E": w, "F": 2 * w, "FE": 2 * w * w, "BD": w}
     known |= {"BE": w, "BM": 32, "RELU": True, "ANGLES": True, "PAIRS": True, "CAUSAL": True, "ROWS": True}
     known |= {"HAS_MASK": True, "HAS_FIRST": True, "REVERSE": False, "NORMALISER": "clamp", "BLOCK": SCAN_BLOCK}
+    known |= {"DECAY": c.decay}
     known |= {"DOT": tl.bfloat16 if c.kind == "bf16" else tl.float32}
     known |= {"PRECISION": "tf32" if c.kind == "tf32" else "ieee"}
     options = {"num_warps": 4}
     if c.kernel in SIZES:
         sizes = SIZES[c.kernel][c.kind, w]
         options = {"num_warps": sizes.warps, "num_stages": sizes.stages}
-        known |= {"BT": sizes.rows, "BM": sizes.rows, "BN": sizes.columns, "BE": sizes.block, "BX": sizes.block}
+        columns = DECAY_COLUMNS if c.decay else sizes.columns
+        known |= {"BT": sizes.rows, "BM": sizes.rows, "BN": columns, "BE": sizes.block, "BX": sizes.block}
         if c.kernel == "query_gradients":
             known |= {"BD": sizes.block, "BE": w}
         if c.kernel == "key_gradients":
-            known |= {"BM": sizes.columns, "BN": sizes.rows}
+            known |= {"BM": columns, "BN": sizes.rows}
     if c.kernel == "one_step":
         known["BE"] = STEP_BLOCK
     return known, options | COMPILER
@@ -91,9 +94,9 @@ def compile_for(c: Configuration, target: str) -> Any:
 
     function = getattr(kernels, c.kernel)
     known, options = _constants(c)
-    tables = {"MASK": "u8", "TABLE": "fp32", "SEGMENTS": "i32", "TILES": "i32"}
+    tables = {"MASK": "u8", "TABLE": "fp32", "RATES": "fp32", "SEGMENTS": "i32", "TILES": "i32"}
     tables |= dict.fromkeys(("SUMS", "SCALE", "BETA", "Z", "Z0", "Z1", "KV0", "KV1", "DEN"), "fp32")
-    tables["KV"] = "bf16" if "bf16" in (c.kind, c.dtype) else "fp32"
+    tables["KV"] = "bf16" if "bf16" in (c.kind, c.dtype) and not c.decay else "fp32"
     signature, attributes, constants = {}, {}, {}
     for i, name in enumerate(function.arg_names):
         if name in known:
@@ -149,12 +152,14 @@ def markdown(path: Path) -> str:
     """A table of results that were written earlier: configurations down, targets across."""
     known: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     lines = [
-        f"| kernel | dtype | product | channels | {' | '.join(known)} |",
-        f"|---|---|---|---:|{'---|' * len(known)}",
+        f"| kernel | dtype | product | channels | decay | {' | '.join(known)} |",
+        f"|---|---|---|---:|---|{'---|' * len(known)}",
     ]
     for c in configurations():
         cells = [_cell(known[target].get(c.name)) for target in known]
-        lines.append(f"| `{c.kernel}` | {c.dtype} | {c.kind} | {c.width} | {' | '.join(cells)} |")
+        lines.append(
+            f"| `{c.kernel}` | {c.dtype} | {c.kind} | {c.width} | {'yes' if c.decay else ''} | {' | '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 
@@ -182,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         over = found.shared > SHARED_LIMIT[target]
         too_much += over
         print(
-            f"{target:7}{c.name:34}{found.registers:5} registers {found.spills:4} spills {found.shared:8,} shared"
+            f"{target:7}{c.name:40}{found.registers:5} registers {found.spills:4} spills {found.shared:8,} shared"
             f"{' (over the limit)' if over else ''}  {' '.join(found.instructions)}",
             flush=True,
         )

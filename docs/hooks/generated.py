@@ -1,17 +1,31 @@
 """Parts of pages that follow from code are made when the site is built, so they are never stale.
 
 `<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes. `<!-- roofline -->` and
-`<!-- triton resources -->`: what the GPU kernels are predicted to take, and what they need.
+`<!-- triton resources -->`: what the GPU kernels are predicted to take, and what they need. The folder `study` is studies/cosformer2022.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File, Files
+
 from cosformer.bench import gpu
 from cosformer.cli import COMMANDS, build_parser
 from cosformer.recipes import RECIPES, recipe
 from tools import triton_resources as resources
+
+STUDY = Path(__file__).parents[2] / "studies" / "cosformer2022"
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Called by mkdocs with the site's files: the study's pages and pictures stand beside the code that makes them."""
+    for path in (STUDY / "results.md", STUDY / "protocol.md"):
+        text = path.read_text(encoding="utf-8").replace("](../../docs/", "](../")
+        files.append(File.generated(config, f"study/{path.name}", content=text))
+    for path in sorted((STUDY / "images").glob("*.svg")):
+        files.append(File.generated(config, f"study/images/{path.name}", abs_src_path=str(path)))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

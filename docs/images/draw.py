@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 
 from cosformer.report.figure import canvas, svg
-from cosformer.report.records import read_results
+from cosformer.report.measurements import read_results
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "attention.json"

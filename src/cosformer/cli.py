@@ -13,6 +13,7 @@ from cosformer import processor
 from cosformer._version import __version__
 from cosformer.commands.options import Parser
 from cosformer.extras import MissingExtra
+from cosformer.plugins import load_plugins
 from cosformer.suggest import unknown
 
 # group -> name -> one line for --help; cosformer/commands/NAME.py has `configure(parser)` and `run(args) -> exit code`
@@ -83,9 +84,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
     program = "cosformer" if named is None else f"cosformer {named}"
-    return exit_code(
-        program, lambda: build_parser(named).parse_args(argv), lambda args: _module(args.command).run(args)
-    )
+
+    def parse() -> argparse.Namespace:
+        load_plugins()
+        return build_parser(named).parse_args(argv)
+
+    return exit_code(program, parse, lambda args: _module(args.command).run(args))
 
 
 def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callable[[argparse.Namespace], int]) -> int:

@@ -7,6 +7,21 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cosformer import json_files
+from cosformer.renamed import with_current_names
+
+__all__ = [
+    "EXPERIMENT_FILE",
+    "METRICS_FILE",
+    "RESULT_FILE",
+    "RUN_FILE",
+    "DataConfig",
+    "Experiment",
+    "ModelConfig",
+    "Option",
+    "TrainConfig",
+    "from_json",
+    "load_experiment",
+]
 
 Option = str | int | float | bool | None
 Schedule = Literal["constant", "linear", "cosine", "cosine_cycles", "inverse_sqrt"]
@@ -57,17 +72,17 @@ class ModelConfig:
     """attention, or several for alternating layers, e.g. local,cosformer"""
     attention_options: dict[str, Option] = field(default_factory=dict)
     """attention option; with several attentions KEY is NAME.KEY, e.g. local.window"""
-    layers: int | None = None
+    num_hidden_layers: int | None = None
     """number of layers (None: the preset's)"""
-    width: int | None = None
+    hidden_size: int | None = None
     """size of the hidden states (None: the preset's)"""
-    heads: int | None = None
+    num_attention_heads: int | None = None
     """attention heads per layer (None: the preset's)"""
-    feed_forward: int | None = None
+    intermediate_size: int | None = None
     """inner size of the feed-forward blocks (None: the preset's)"""
     max_len: int | None = None
     """longest input, the paper's M (None: row length)"""
-    dropout: float | None = None
+    hidden_dropout_prob: float | None = None
     """dropout probability, never applied to attention weights (None: the preset's)"""
     short_convolution: int | None = None
     """width of a convolution over the tokens of queries, keys and values, 0 for none (None: the preset's)"""
@@ -133,9 +148,9 @@ class TrainConfig:
     """compile the model with torch.compile"""
     sequence_parallel: int = 1
     """processes that each row is split over (1: every process has rows of its own)"""
-    piece: int | None = None
+    window: int | None = None
     """process a row in windows of this many tokens, carrying the state between them (None: the whole row at once)"""
-    piece_gradients: Literal["full", "truncated"] = "full"
+    window_gradients: Literal["full", "truncated"] = "full"
     """let gradients flow between windows; truncated stops them, which saves a third of the work"""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """with several processes: replicate the model (ddp) or shard it (fsdp)"""
@@ -154,7 +169,7 @@ class TrainConfig:
             if value not in known:
                 raise ValueError(f"{choice.name}={value!r}; known: {', '.join(known)}")
         counts = ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep", "sequence_parallel")
-        for name in (*counts, *(["piece"] if self.piece is not None else [])):
+        for name in (*counts, *(["window"] if self.window is not None else [])):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
         for name in ("lr", "warmup", "clip", "weight_decay", "workers", "min_lr"):
@@ -189,18 +204,21 @@ _PARTS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": Tr
 
 
 def from_json(text: str) -> Experiment:
-    """The experiment that ``to_json`` wrote; unknown or missing fields raise ValueError."""
+    """The experiment that ``to_json`` wrote, of this version or an earlier one; unknown or missing fields raise ValueError."""
     values = json_files.loads(text)
     if not isinstance(values, dict):
         raise ValueError("an experiment is a JSON object")
     for name, part in _PARTS.items():
-        values[name] = _build(part, values.get(name), name)
+        saved = values.get(name)
+        values[name] = _build(part, with_current_names(name, saved) if isinstance(saved, dict) else saved, name)
     return _build(Experiment, values, "experiment")
 
 
 def load_experiment(run: Path) -> Experiment:
-    """The experiment of the run in the folder ``run``."""
-    path = run / EXPERIMENT_FILE
+    """The experiment of the run in the folder ``run``, or in a file that ends in .json."""
+    path = run if run.suffix == ".json" else run / EXPERIMENT_FILE
+    if path == run and not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give an experiment's file, as runs/NAME/{EXPERIMENT_FILE}")
     if not path.is_file():
         raise FileNotFoundError(f"{run} is not a run: it holds no {EXPERIMENT_FILE}; see `cosformer runs`")
     try:

@@ -1,20 +1,29 @@
-"""The paper's tables, figures, algorithms and claims, on this machine: what is missing is run, what is there is used again."""
+"""The paper's tables, figures, algorithms and claims, on this machine: what is missing is run, what is there is used again.
 
+Imports public names of cosformer alone. As a plugin (COSFORMER_PLUGINS=studies.cosformer2022) it brings its recipes to ``cosformer train``.
+"""
+
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosformer.json_files import write_lines
+from studies.cosformer2022 import recipes
+
+recipes.register()
 
 PROGRAM = "python -m studies.cosformer2022"
+HERE = Path(__file__).parent
+RECORDS = HERE / "results"  # runs, rates, gates: what is committed
+PLUGIN = "COSFORMER_PLUGINS=studies.cosformer2022"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of ``python -m studies.cosformer2022``. ``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it. ``docs``: where the benchmarks'
-    committed results are. ``write`` and ``into``: documents to bring up to date, for the ledger. ``measure``: whether
-    what is missing is measured. ``lengths``, ``batch``, ``width``: of table 5; None for the benchmark's own."""
+    """What was asked for. ``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it. ``docs``: where the
+    benchmarks' committed results are. ``records``: the folder of the committed runs. ``write`` and ``into``: documents to bring up to date.
+    ``measure``: whether what is missing is measured. ``lengths``, ``batch``, ``width``: of table 5; None for the benchmark's own."""
 
     target: str
     scale: str
@@ -22,6 +31,7 @@ class Request:
     seeds: int
     runs: Path
     docs: Path
+    records: Path = RECORDS
     write: Path | None = None
     into: Path | None = None
     measure: bool = True
@@ -38,6 +48,14 @@ class Request:
 
     def write_lines(self, values: Iterable[dict[str, Any]]) -> Path:
         """One line of JSON each, into the target's file."""
-        path = self.out / f"{self.target}.jsonl"
-        write_lines(path, values)
-        return path
+        return write_lines(self.out / f"{self.target}.jsonl", values)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines; none where there is no such file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def write_lines(path: Path, values: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
+    return path

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cosformer import cosformer_attention
 from cosformer.ops.backends import available_backends
-from cosformer.ops.operator import cosformer_attention
-from cosformer.report.frequency import threshold_frequency
-from cosformer.report.records import Run
 from cosformer.report.table import Table
+from cosformer.runs import Run
 from studies.cosformer2022 import Request
+from studies.cosformer2022.frequency import threshold_frequency
 
 SIZES = ((48, 48), (32, 48), (1, 48), (48, 32))  # queries, keys
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cosformer.experiment import Experiment, Option
 from cosformer.recipes import recipe
-from cosformer.report import paper_numbers as paper
-from studies.cosformer2022 import claims, rates
+from studies.cosformer2022 import claims, paper, rates
 
 _TEXTS = {"small": "wikitext2-small", "paper": "wikitext103"}  # that both kinds of language models are trained on
 _FINETUNE = tuple(f"finetune-{name}" for name in paper.FINETUNE)
@@ -147,7 +146,7 @@ LEDGER_SEEDS = 5
 
 
 def ledger_cells(seeds: int) -> list[Cell]:
-    """Every run behind docs/results.md, block by block, within a block seed by seed."""
+    """Every run behind results.md, block by block, within a block seed by seed."""
     return [
         cell
         for name, attentions in _ORDERED

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.experiment import load_experiment
-from cosformer.json_files import read_lines, write_lines
 from cosformer.report.table import Table
-from studies.cosformer2022 import Request
+from studies.cosformer2022 import Request, read_lines, write_lines
 from studies.cosformer2022.cells import ledger_cells
 from studies.cosformer2022.claims import LM, LM_LONG
 from studies.cosformer2022.state import finished
@@ -27,8 +26,7 @@ def contexts(length: int) -> list[int]:
 def losses(run: Path, scored: int = SCORED) -> dict[int, float]:
     """Context -> nats a token of the run's last weights, over the same tokens for every context."""
     from cosformer.tasks import build_task
-    from cosformer.train.engine import score
-    from cosformer.train.run import SCORED_WEIGHTS, load_model
+    from cosformer.train import SCORED_WEIGHTS, load_model, score
 
     experiment = load_experiment(run)
     model = load_model(run, SCORED_WEIGHTS)
@@ -67,7 +65,7 @@ def _model(value: dict[str, Any]) -> tuple[str, str, int]:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """What ``show`` wrote into ``folder``; nothing before it has."""
-    return [line for _, line in read_lines(folder / FILE)[0]]
+    return read_lines(folder / FILE)
 
 
 def table(values: Sequence[dict[str, Any]]) -> Table:

@@ -3,17 +3,19 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cosformer import machine
-from cosformer.report import result_figures
-from cosformer.report.frequency import frequency_document, frequency_figures
-from cosformer.report.records import NOT_RUN, Run
+from cosformer.machine import provenance
+from cosformer.report.charts import loss_curves
+from cosformer.report.figure import Figure
 from cosformer.report.table import Table
-from studies.cosformer2022 import PROGRAM, Request
+from cosformer.runs import NOT_RUN, Run
+from studies.cosformer2022 import PROGRAM, Request, drawings
 from studies.cosformer2022.cells import ATTENTIONS, Cell, recipes_of
+from studies.cosformer2022.frequency import frequency_document, frequency_figures
 from studies.cosformer2022.state import finished, task_and_model
 from studies.cosformer2022.tables import speeds_of
 
@@ -24,16 +26,16 @@ def show_figure1(request: Request, runs: Sequence[Run]) -> None:
     """Score against speed, with the memory as the area of a circle."""
     speeds = speeds_of(request)
     chosen = [run for run in runs if run.recipe in recipes_of("figure1", request.scale)]
-    ours = result_figures.our_trade_off(chosen, speeds) if speeds else None
+    ours = drawings.our_trade_off(chosen, speeds) if speeds else None
     if ours is None:
         print(f"Figure 1, ours: {NOT_RUN}; it needs runs of table 4 and the speeds of table 5")
     circles = {
-        "paper": result_figures.paper_trade_offs(),
-        "ours": result_figures.our_trade_offs(chosen, speeds) if speeds else [],
+        "paper": drawings.paper_trade_offs(),
+        "ours": drawings.our_trade_offs(chosen, speeds) if speeds else [],
     }
     values = [{"whose": whose, **vars(x)} for whose, items in circles.items() for x in items]
     print(f"Every circle: {request.write_lines(values)}")
-    for figure in filter(None, (result_figures.paper_trade_off(), ours)):
+    for figure in filter(None, (drawings.paper_trade_off(), ours)):
         print(f"Drawn: {figure.save(request.out)}")
 
 
@@ -53,9 +55,7 @@ def show_figure3(request: Request, runs: Sequence[Run]) -> None:
             print(f"skipped: {error}", file=sys.stderr)
     if not weights:
         return
-    document = frequency_document(
-        weights, **machine.provenance(["figure3", "--scale", request.scale], PROGRAM), recipe=recipe
-    )
+    document = frequency_document(weights, **provenance(["figure3", "--scale", request.scale], PROGRAM), recipe=recipe)
     path = request.out / "figure3.json"
     path.write_text(json.dumps(document) + "\n", encoding="utf-8")
     request.write_lines(
@@ -112,5 +112,10 @@ def show_figure4(request: Request, runs: Sequence[Run]) -> None:
         return
     kept = ("recipe", "attention", "seed", "train_loss", "valid_loss")
     request.write_lines({key: run.line()[key] for key in kept} for run in chosen)
-    for figure in result_figures.loss_curves(chosen, names):
+    for figure in figure4(chosen, names):
         print(f"Drawn: {figure.save(request.out)}")
+
+
+def figure4(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+    """Training and validation loss."""
+    return [replace(figure, name=figure.name.replace("loss", "figure4")) for figure in loss_curves(runs, names)]

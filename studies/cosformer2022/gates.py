@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from cosformer.data import Dataset, load_dataset
-from cosformer.data.listops import TOKENS
-from cosformer.data.listops_trees import CLOSE, FIRST_DIGIT
-from cosformer.data.masking import IGNORED
-from cosformer.json_files import read_lines, write_lines
 from cosformer.recipes import recipe
 from cosformer.report.table import Table
-from studies.cosformer2022 import Request
+from studies.cosformer2022 import Request, read_lines, write_lines
 
 FILE = "gates.jsonl"
+IGNORED = -100  # the label of a token that is not scored
+OPERATORS, CLOSE, FIRST_DIGIT = ("[MIN", "[MAX", "[MED", "[SM"), 5, 6  # of ListOps: ids 1 to 4, and the first of ten
 
 
 def _loaded(name: str, **changes: object) -> Dataset:
@@ -61,16 +59,15 @@ def witten_bell(counts: np.ndarray, lower: np.ndarray) -> np.ndarray:
 def neighbours() -> float:
     """A hidden token from its two neighbours (where one of them is hidden too, from the other) and from what is shown at its place."""
     from cosformer.tasks import build_task
-    from cosformer.tasks.mlm import MLM
 
-    task = build_task(recipe("evidence-mlm"))
-    assert isinstance(task, MLM)
+    task: Any = build_task(recipe("evidence-mlm"))
     table = Neighbours(list(task.packed["train"]), task.vocab_size, task.mask_id, task.random_ids)
     nats, count = 0.0, 0
     for index in range(task.eval_size("test")):
-        row = task._eval_row("test", index)
-        nats += table.nats(row["inputs"], row["labels"]).sum()
-        count += int((row["labels"] != IGNORED).sum())
+        batch = task.eval_batch("test", index, index + 1)
+        inputs, labels = (batch[name][0].numpy() for name in ("input_ids", "labels"))
+        nats += table.nats(inputs, labels).sum()
+        count += int((labels != IGNORED).sum())
     return float(nats / count)
 
 
@@ -194,7 +191,7 @@ def root_value(tokens: np.ndarray) -> tuple[int, int]:
         return int(tokens[0]), -1
     middle = digits[(len(digits) - 1) // 2] + digits[len(digits) // 2]
     values = {"[MIN": digits[0], "[MAX": digits[-1], "[MED": middle // 2, "[SM": digits.sum() % 10}
-    return int(tokens[0]), int(values[TOKENS[int(tokens[0])]])
+    return int(tokens[0]), int(values[OPERATORS[int(tokens[0]) - 1]])
 
 
 # recipe -> what its gate is, and what computes it: fitted on the training split and scored on the split that the runs are
@@ -220,4 +217,4 @@ def show(request: Request, lines: object) -> None:
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """What ``show`` wrote into ``folder``, by recipe; nothing before it has."""
-    return {line.pop("recipe"): line for _, line in read_lines(folder / FILE)[0]}
+    return {line.pop("recipe"): line for line in read_lines(folder / FILE)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cosformer.report.records import NOT_RUN, Run, Sample
+from cosformer.runs import NOT_RUN, Run, Sample
 from studies.cosformer2022.claims import CLAIMS, CONTROL, MUST_PASS, Claim, Comparison, Measure, plain_measure
 from studies.cosformer2022.verdict import (
     NOT_TESTABLE,

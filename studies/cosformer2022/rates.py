@@ -1,12 +1,12 @@
 """The learning rate of every attention in the runs of evidence: the best of some, mostly three, each tried at a quarter of the length.
 
-``python -m studies.cosformer2022 rates`` runs the search; its lines are in docs/results/rates.jsonl, and a test holds the table below to them.
+``python -m studies.cosformer2022 rates`` runs the search; its lines are in results/rates.jsonl, and a test holds the table below to them.
 """
 
 from collections.abc import Iterable, Sequence
 
-from cosformer.report.records import NOT_RUN, Run, write_runs
 from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN, Run, write_runs
 from studies.cosformer2022 import Request
 from studies.cosformer2022.claims import (
     LISTOPS,
@@ -29,7 +29,7 @@ TRIED: dict[str, tuple[float, ...]] = {
     PATHFINDER: (5e-4, 1e-3, 2e-3),
     LM: (2e-3, 4e-3, 8e-3),
     MLM: (2e-3, 4e-3, 8e-3),
-    PRETRAIN: (4e-3,),  # a quarter of it is too short to tell rates apart (docs/results/protocol.md)
+    PRETRAIN: (4e-3,),  # a quarter of it is too short to tell rates apart (protocol.md)
     SST2: (2.5e-4, 5e-4, 1e-3),
     LISTOPS: (5e-4, 1e-3, 3e-3),
     RECALL_16: (1e-3, 3e-3, 6e-3),

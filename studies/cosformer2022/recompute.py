@@ -1,6 +1,6 @@
 """Recompute every interval, p value and verdict of ledger.json from runs.jsonl and gates.jsonl, with scipy and nothing of the package.
 
-    python studies/cosformer2022/recompute.py docs/results
+    python studies/cosformer2022/recompute.py studies/cosformer2022/results
 
 Prints one line a comparison; ends with 1 and names what differs if anything does.
 """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cosformer.report.records import NOT_RUN, Run
+from cosformer.runs import NOT_RUN, Run
 from studies.cosformer2022 import Request
 from studies.cosformer2022.cells import Cell, recipes_of
 from studies.cosformer2022.state import finished, task_and_model

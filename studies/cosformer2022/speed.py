@@ -1,13 +1,13 @@
-"""The paper's claims on time and memory, judged from the benchmarks' result files (docs/results/protocol.md)."""
+"""The paper's claims on time and memory, judged from the benchmarks' result files (protocol.md)."""
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cosformer.report import paper_numbers as paper
-from cosformer.report.bench_tables import OUT_OF_MEMORY
-from cosformer.report.records import Results, read_results
+from cosformer.bench.tables import OUT_OF_MEMORY
+from cosformer.report.measurements import Results, read_results
+from studies.cosformer2022 import paper
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, UNDECIDED, Verdict, together
 
 LARGEST_EXPONENT = 1.15

@@ -1,7 +1,6 @@
 """Where a cell stands on the disk; and its run, once it is finished, as it is kept: small enough to commit, with the command as
 anyone would type it."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, Experiment, load_experiment
 from cosformer.report import overview
 from cosformer.report.overview import settings
-from cosformer.report.records import Run, read_run
+from cosformer.runs import Run, read_run
 from studies.cosformer2022.cells import Cell
 
 MISSING, HALF, DONE, OTHER, BROKEN = "missing", "half", "done", "other", "broken"
@@ -111,12 +110,6 @@ def merged(*parts: Iterable[Run]) -> list[Run]:
     for run in (run for part in parts for run in part):
         found.setdefault(cell_key(run), run)
     return [found[key] for key in sorted(found)]
-
-
-def append_line(run: Run, path: Path) -> None:
-    """Add the run in one write, so that a reader sees all of it or nothing."""
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(run.line(), ensure_ascii=False) + "\n").encode())
 
 
 def finished(cell: Cell, runs: Path) -> Path | None:

@@ -4,16 +4,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from cosformer.data.cache import prepared_sets
-from cosformer.data.dataset import Dataset, open_dataset
-from cosformer.report import paper_numbers as paper
-from cosformer.report.bench_tables import tables as bench_tables
+from benchmarks.text import tables
+from cosformer.data import Dataset, open_dataset, prepared_sets
+from cosformer.report.measurements import Results, read_results
 from cosformer.report.overview import shown
-from cosformer.report.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
-from cosformer.report.records import NOT_RUN, Results, Run, read_results
 from cosformer.report.table import Table
-from studies.cosformer2022 import PROGRAM, Request
+from cosformer.runs import NOT_RUN, Run
+from studies.cosformer2022 import PROGRAM, Request, paper
 from studies.cosformer2022.cells import ATTENTIONS, recipes_of
+from studies.cosformer2022.paper_tables import UNLEARNED, Column, Entry, average, entries, paper_table, sources, tasks
 
 SETS = {
     "WikiText-103": ("wikitext103",),
@@ -106,7 +105,7 @@ def show_speeds(request: Request, runs: Sequence[Run]) -> None:
     if speeds is None:
         print("Table 5: not run; `python -m studies.cosformer2022 table5` measures it")
         return
-    print("\n\n".join([*(table.text for table in bench_tables(speeds)), speeds.source]))
+    print("\n\n".join([*(table.text for table in tables(speeds)), speeds.source]))
     print(f"\nEvery row: {request.write_lines(m.line() for m in speeds.measurements)}")
 
 

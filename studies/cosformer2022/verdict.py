@@ -1,4 +1,4 @@
-"""The rule by which a claim is judged, fixed before the runs: paired differences over seeds (docs/results/protocol.md)."""
+"""The rule by which a claim is judged, fixed before the runs: paired differences over seeds (protocol.md)."""
 
 import math
 import statistics
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cosformer.report.records import NOT_RUN
+from cosformer.runs import NOT_RUN
 
 HOLDS, FAILS, UNDECIDED = "holds here", "does not hold here", "undecided"
 NOT_TESTABLE = "not testable at this size"

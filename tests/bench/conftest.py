@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from cosformer.report.records import Measurement, Results
+from cosformer.report.measurements import Measurement, Results
 
 MACHINE = {"cpu": "x", "threads": 2, "torch": "2", "instructions": "y", "cores": 2, "system": "z", "python": "3"}
 

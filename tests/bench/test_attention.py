@@ -9,10 +9,11 @@ import torch
 
 from cosformer import cli, machine
 from cosformer.bench import attention, measure
+from cosformer.bench.attention import faster_from
 from cosformer.bench.released import released_attention, released_bytes
+from cosformer.bench.runner import blocks, tables
 from cosformer.ops.operator import cosformer_attention
-from cosformer.report.bench_tables import blocks, faster_from, tables
-from cosformer.report.records import DIFFERENCE, Measurement, read_results
+from cosformer.report.measurements import DIFFERENCE, Measurement, read_results
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -8,12 +8,12 @@ import torch
 from benchmarks import data, native, peers
 from benchmarks.__main__ import main as project_main
 from cosformer.bench import attention, generate, gpu, long, measure, reading
+from cosformer.bench.runner import tables
 from cosformer.bench.steps import language_model
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.ops import native as kernels
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import read_results
+from cosformer.report.measurements import read_results
 
 # --- data
 

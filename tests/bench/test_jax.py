@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import jax as bench
-from cosformer.report.bench_tables import blocks, tables
+from cosformer.bench.runner import blocks, tables
 
 pytest.importorskip("jax", reason="jax is not installed: pip install 'cosformer[jax]'")
 
@@ -12,7 +12,7 @@ def test_every_mode_and_direction_is_measured_against_both(results):
     found = list(bench.measurements(lengths=(32,), memory_lengths=(), repeats=1))
     assert [m.baseline for m in found] == [bench.TORCH, bench.SOFTMAX] * 4
     assert all(m.value is not None and m.value > 0 and m.milliseconds and m.baseline_milliseconds for m in found)
-    (table,) = tables(results("jax", *found))
+    (table,) = tables(results("jax", *found), "benchmarks")
     assert len(table.rows) == 4 and table.header[1:] == [bench.TORCH, bench.SOFTMAX]
 
 
@@ -20,7 +20,7 @@ def test_memory_stands_beside_the_time(results, monkeypatch):
     sizes = {False: 1000, True: 3000}
     monkeypatch.setattr(bench, "allocated", lambda n, causal, backward: n * sizes[backward])
     found = list(bench.measurements(lengths=(), memory_lengths=(1000, 4000)))
-    (table,) = tables(results("jax", *found))
+    (table,) = tables(results("jax", *found), "benchmarks")
     assert table.rows[0] == ["causal, forward", "1.00", "4.00", "4.00x (N^1.00)"]
     assert len(table.rows) == 4 and table.rows[1][1:3] == ["3.00", "12.0"]
     time = bench.measurements(lengths=(32,), memory_lengths=(), repeats=1)

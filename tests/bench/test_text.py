@@ -11,10 +11,10 @@ pytest.importorskip("transformers")
 
 from benchmarks import text
 from benchmarks.__main__ import main
+from benchmarks.text import CROSS, tables
 from cosformer.bench import steps
-from cosformer.report import paper_numbers as paper
-from cosformer.report.bench_tables import CROSS, tables
-from cosformer.report.records import Measurement, Results, read_results
+from cosformer.report.measurements import Measurement, Results, read_results
+from studies.cosformer2022 import paper
 
 
 def speed(name: str, ours: float, softmax: float | None, mode: str = "training", n: int = 1000) -> Measurement:

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 from cosformer import cli
 from cosformer import train as training
 from cosformer.bench import measure, steps, train
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import Measurement, Results, read_results
+from cosformer.bench.runner import tables
+from cosformer.report.measurements import Measurement, Results, read_results
 
 
 def timed(monkeypatch, seconds: dict[str, float]) -> list[str]:
@@ -45,7 +45,7 @@ def test_a_whole_run(tmp_path: Path, capsys) -> None:
     found = read_results(target)
     assert found.command == f"cosformer bench train {' '.join(words)}"
     assert [(m.length, m.attention, m.backend) for m in found.measurements] == [
-        (n, *variant) for n in (16, 32) for variant in (("cosformer", ""), ("linformer", ""), ("cosformer", "chunked"))
+        (n, *variant) for n in (16, 32) for variant in (("cosformer", ""), ("linformer", ""), ("cosformer", "plain"))
     ]
     for m in found.measurements:
         if m.attention == "cosformer":
@@ -77,7 +77,7 @@ def test_a_batch_holds_the_tokens_asked_for() -> None:
 
 def test_backends_give_the_same_loss() -> None:
     losses = []
-    for backend in ("", "chunked"):
+    for backend in ("", "plain"):
         model, batch = train.model_and_batch("cosformer", backend, 300, 16, 300)
         assert {layer.attention.attention.backend for layer in model.model.layers} == {backend or "auto"}
         losses.append(model(**batch).loss.item())

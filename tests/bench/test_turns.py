@@ -13,7 +13,14 @@ FIELDS = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout
 
 
 def experiment(attention: str, **changes) -> Experiment:
-    sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0, "fields": FIELDS}
+    sizes = {
+        "num_hidden_layers": 1,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "hidden_dropout_prob": 0.0,
+        "fields": FIELDS,
+    }
     values = {"steps": 4, "batch": 2, "lr": 1e-3, "eval_every": 4, "save_every": 4, "log_every": 1, "tracker": "none"}
     data = DataConfig("python", {"max_bytes": 300_000}, length=32, eval_rows=4)
     learning = TrainConfig(**values | {"threads": 1} | changes)

@@ -9,8 +9,9 @@ import torch
 
 from cosformer import cli
 from cosformer.bench import measure, zoo
-from cosformer.report.bench_tables import NO_SUCH_FORM, tables
-from cosformer.report.records import Measurement, read_results
+from cosformer.bench.runner import tables
+from cosformer.bench.tables import NO_SUCH_FORM
+from cosformer.report.measurements import Measurement, read_results
 
 
 def test_the_zoo_measures_time_memory_and_growth(monkeypatch, tmp_path: Path, capsys) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cosformer import cli
-from cosformer.report.bench_tables import tables
-from cosformer.report.records import DIFFERENCE, Measurement, Results, read_results
+from cosformer.bench.runner import tables
+from cosformer.report.measurements import DIFFERENCE, Measurement, Results, read_results
 
 MACHINE = {"cpu": "x", "threads": 2, "torch": "2", "instructions": "y", "cores": 2, "system": "z", "python": "3"}
 

@@ -20,7 +20,7 @@ def measured(monkeypatch) -> Callable[[exactness.Finding], None]:
     """Plays the measurements: an exact form and the one given. Torch's bfloat16 products are not tried either."""
 
     def play(finding: exactness.Finding) -> None:
-        exact = exactness.Finding("causal", "chunked", "float64", 1e-16, 2e-16, 1e-12)
+        exact = exactness.Finding("causal", "plain", "float64", 1e-16, 2e-16, 1e-12)
         monkeypatch.setattr(exactness, "measure", lambda device: iter([exact, finding]))
 
     monkeypatch.setattr(processor, "probe", lambda setting: True)  # tests/test_processor.py does
@@ -44,7 +44,7 @@ def test_every_form_is_exact(capsys) -> None:
 
 
 def test_the_text_names_everything(measured, capsys, monkeypatch) -> None:
-    measured(exactness.Finding("causal", "chunked", "float32", 1e-7, 2e-7, 1e-5))
+    measured(exactness.Finding("causal", "plain", "float32", 1e-7, 2e-7, 1e-5))
     # one extra is missing, whatever this environment has
     monkeypatch.setattr(check, "_missing", lambda wanted, extra: ["nowhere"] if extra == "peers" else [])
     assert cli.main(["check"]) == 0
@@ -80,7 +80,7 @@ def test_an_instruction_set_that_does_not_run_here_is_a_usage_error(capsys, monk
 
 
 def test_a_form_that_is_not_exact_fails(measured, capsys) -> None:
-    measured(exactness.Finding("packed", "chunked", "float64", 1e-16, 2e-12, 1e-12))
+    measured(exactness.Finding("packed", "plain", "float64", 1e-16, 2e-12, 1e-12))
     assert cli.main(["check"]) == cli.EXIT_FAILED
     out = capsys.readouterr().out
     assert "1 of 2" in out and "packed (chunked, float64)" in out
@@ -106,7 +106,7 @@ def spoiled(spoil: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
 )
 def test_a_wrong_operator_is_noticed(form: str, spoil: Callable[..., dict[str, Any]], monkeypatch) -> None:
     monkeypatch.setattr(exactness, "cosformer_attention", spoiled(spoil))
-    monkeypatch.setattr(exactness, "available_backends", lambda dtype, device: ["chunked"])
+    monkeypatch.setattr(exactness, "available_backends", lambda dtype, device: ["plain"])
     found = [f for f in exactness.measure(length=40) if form in f.form]
     assert found and not any(f.passed for f in found if "far keys" not in f.form)
 

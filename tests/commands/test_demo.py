@@ -34,7 +34,7 @@ def without_training(monkeypatch) -> None:
 
 
 def finding(error: float) -> exactness.Finding:
-    return exactness.Finding("causal", "chunked", "float64", error, error, 1e-12)
+    return exactness.Finding("causal", "plain", "float64", error, error, 1e-12)
 
 
 def test_demo_tells_the_whole_story(short_demo: None, monkeypatch, tmp_path: Path, capsys) -> None:

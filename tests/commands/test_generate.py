@@ -101,7 +101,13 @@ def test_a_run_of_ours_continues_a_text(tmp_path, capsys, monkeypatch):
     from cosformer.train import load_model, train
 
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
-    sizes = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "fields": {"adaptive_cutoffs": None}}
+    sizes = {
+        "num_hidden_layers": 1,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "fields": {"adaptive_cutoffs": None},
+    }
     data = DataConfig("python", {"max_bytes": 300_000}, length=64, eval_rows=4)
     learning = TrainConfig(steps=2, batch=2, lr=1e-3, eval_every=2, save_every=2, tracker="none", threads=1)
     trained = tmp_path / "run"

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from cosformer.cli import main
 from cosformer.experiment import load_experiment
@@ -11,7 +13,16 @@ from cosformer.experiment import load_experiment
 pytestmark = pytest.mark.usefixtures("one_thread")
 # three updates of a model that is too small to learn
 TINY = ["--train.steps", "3", "--train.batch", "4", "--train.eval-every", "3", "--train.save-every", "2", "--quiet"]
-TINY += ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.feed-forward", "16"]
+TINY += [
+    "--model.num-hidden-layers",
+    "1",
+    "--model.hidden-size",
+    "16",
+    "--model.num-attention-heads",
+    "2",
+    "--model.intermediate-size",
+    "16",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +53,7 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
         assert part in said.err
     assert "majority class" in said.out and "valid" in said.out and "test" in said.out
     found = load_experiment(folder / "run")
-    assert found.recipe == "classify" and found.train.steps == 3 and found.model.width == 16
+    assert found.recipe == "classify" and found.train.steps == 3 and found.model.hidden_size == 16
     assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"
     assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
         "what was decided is written down"
@@ -99,7 +110,12 @@ def test_an_encoder_of_own_texts_is_fine_tuned_on_an_own_table(folder: Path) -> 
     assert (
         main(["train", "mlm", "--data", "book.txt", "--data.options.tokenizer", "bpe:270", "--run", "mlm", *TINY]) == 0
     )
-    sizes = ["--model.layers", "--model.width", "--model.heads", "--model.feed-forward"]
+    sizes = [
+        "--model.num-hidden-layers",
+        "--model.hidden-size",
+        "--model.num-attention-heads",
+        "--model.intermediate-size",
+    ]
     words = [word for i, word in enumerate(TINY) if word not in sizes and (i == 0 or TINY[i - 1] not in sizes)]
     assert main(["train", "classify", "--data", "reviews.csv", "--start", "mlm", "--run", "run", *words]) == 0
     found = load_experiment(folder / "run")
@@ -199,3 +215,79 @@ def test_help_and_list_know_the_general_recipes(capsys) -> None:
     assert "Takes --data PATH." in capsys.readouterr().out
     assert main(["train", "clasify"]) == 2
     assert "did you mean 'classify'?" in capsys.readouterr().err
+
+
+def write_sequences(folder: Path) -> None:
+    """One small file for each kind of sequence that is no text."""
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACGT"), 20)) for _ in range(40)]
+    (folder / "genes.fa").write_text("".join(f">g{i} label={'ab'[i % 2]}\n{row}\n" for i, row in enumerate(letters)))
+    np.save(folder / "events.npy", rng.integers(0, 9, (40, 12)))
+    np.save(folder / "events.labels.npy", np.arange(40) % 3)
+    np.save(folder / "sensor.npy", rng.standard_normal((40, 24, 2)))
+    np.save(folder / "sensor.labels.npy", np.linspace(0, 5, 40))
+    rows = [f"{t},{r},{20 + t % 7 + r},{'warm' if r % 2 else 'cold'}" for r in range(20) for t in range(24)]
+    (folder / "rooms.csv").write_text("\n".join(["time,room,temp,kind", *rows]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "file", "more", "said", "columns"),
+    [
+        ("lm", "genes.fa", [], "alphabet: 'dna'", ["id", "sequence", "log_likelihood", "tokens", "bits_per_token"]),
+        ("mlm", "events.npy", [], "num_ids: 9", None),
+        ("classify", "genes.fa", [], "sequences: train 32, valid 4, test 4", ["id", "sequence", "predicted", "probability_a", "probability_b"]),
+        ("classify", "events.npy", [], "3 classes in training", ["row", "predicted", *(f"probability_{i}" for i in range(3))]),
+        ("regress", "sensor.npy", [], "numbers in training: 0 to", ["row", "predicted"]),
+        ("classify", "rooms.csv", ["series", "room", "label", "kind"], "channels: 'temp'", ["room", "predicted", "probability_cold", "probability_warm"]),
+        ("forecast", "sensor.npy", [], "800 training steps", ["row", *(f"channel{c}_{s}" for s in (1, 2) for c in (1, 2))]),
+        ("forecast", "rooms.csv", ["series", "room"], "time: column 'time'", ["room", "temp_1", "temp_2"]),
+    ],
+)  # fmt: skip
+def test_sequences_and_series_are_trained_scored_and_predicted(
+    recipe: str, file: str, more: list[str], said: str, columns: list[str] | None, folder: Path, capsys
+) -> None:
+    write_sequences(folder)
+    options = [f"--data.options.{word}" if i % 2 == 0 else word for i, word in enumerate(more)]
+    assert main(["train", recipe, "--data", file, "--run", "run", *options, *TINY]) == 0, capsys.readouterr().err
+    assert said in capsys.readouterr().err
+    result = json.loads((folder / "run" / "result.json").read_text())
+    assert main(["eval", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == result["scores"].keys()
+    if columns is None:
+        return
+    steps = ["--steps", "2"] if recipe == "forecast" else []
+    assert main(["predict", "run", file, "-o", "out.jsonl", *steps]) == 0
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert len(rows) == (20 if file == "rooms.csv" else 40) and list(rows[0]) == columns
+    if recipe == "forecast":
+        # what the model itself says, from the last steps of the series
+        from cosformer.prediction.readers import RunReader
+        from cosformer.train.run import load_model
+
+        model = load_model(folder / "run")
+        series = np.load(folder / "sensor.npy")[3] if file == "sensor.npy" else [[20 + t % 7 + 3] for t in range(24)]
+        expected = model.forecast(torch.tensor(np.array([series[-23:]], np.float32)), 2)[0].flatten().tolist()
+        assert list(rows[3].values())[1:] == pytest.approx(expected, rel=1e-4)
+        assert RunReader(folder / "run", model.config).series is not None
+
+
+def test_an_encoder_of_own_sequences_is_fine_tuned(folder: Path) -> None:
+    write_sequences(folder)
+    np.save(folder / "events.npy", np.minimum(np.load(folder / "events.npy"), 5))
+    np.save(folder / "more.npy", np.arange(400).reshape(20, 20) % 9)
+    assert main(["train", "mlm", "--data", "more.npy", "--run", "mlm", *TINY]) == 0
+    line = [
+        "train",
+        "classify",
+        "--data",
+        "events.npy",
+        "--start",
+        "mlm",
+        "--run",
+        "run",
+        "--train.steps",
+        "2",
+        "--quiet",
+    ]
+    assert main(line) == 0
+    assert load_experiment(folder / "run").data.options["num_ids"] == 9, "an id means what it meant to the encoder"

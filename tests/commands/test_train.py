@@ -75,11 +75,11 @@ def test_nothing_changed_is_the_recipe() -> None:
 
 def test_fields_are_changed_by_name() -> None:
     words = "--model.attention performer --train.steps 500 --train.eval-every 7 --train.eval_batch 3 --data.length 99"
-    words += " --model.layers None --train.micro-batch 8 --train.compile --run here --quiet --start runs/mlm"
+    words += " --model.num-hidden-layers None --train.micro-batch 8 --train.compile --run here --quiet --start runs/mlm"
     found, run, quiet = parse(NAME, words.split())
     plain = recipe(NAME)
     train = dataclasses.replace(plain.train, steps=500, eval_every=7, eval_batch=3, micro_batch=8, compile=True)
-    model = dataclasses.replace(plain.model, attention="performer", layers=None)
+    model = dataclasses.replace(plain.model, attention="performer", num_hidden_layers=None)
     data = dataclasses.replace(plain.data, length=99)
     assert found == dataclasses.replace(plain, train=train, model=model, data=data, start="runs/mlm")
     assert run == Path("here") and quiet

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("visualize")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COSFORMER_HOME", str(folder / "home"))
-        sizes = {"layers": 2, "width": 32, "heads": 2, "feed_forward": 32}
+        sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
         experiment = Experiment(
             recipe="mlm-test",
             task="mlm",

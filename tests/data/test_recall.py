@@ -55,7 +55,11 @@ def test_the_task_asks_for_the_second_values_alone_and_a_perfect_model_gets_them
     scores = task.scores("test", task.sums(perfect, batch))  # type: ignore[arg-type]
     assert scores["accuracy"] == 1.0 and scores["loss"] < 1e-9
     assert task.baseline("test").score == 0.25
-    config = task.config(ModelConfig("adaptive_lm", layers=1, width=16, heads=2, fields={"adaptive_cutoffs": None}))
+    config = task.config(
+        ModelConfig(
+            "adaptive_lm", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, fields={"adaptive_cutoffs": None}
+        )
+    )
     assert config.is_decoder and config.vocab_size == 25 and config.max_position_embeddings == 32
 
 

@@ -41,7 +41,7 @@ modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES["cosformer"] = "Cosfo
 modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES["cosformer"] = "CosformerForQuestionAnswering"
 modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES["cosformer"] = "CosformerForMultipleChoice"
 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES["cosformer"] = "CosformerForImageClassification"
-MODERN = {"norm_type": "rms", "feed_forward": "gated", "hidden_act": "silu", "num_key_value_heads": 2}
+MODERN = {"norm_type": "rms", "feed_forward_type": "gated", "hidden_act": "silu", "num_key_value_heads": 2}
 MODERN |= {"attention_bias": False, "feed_forward_bias": False, "position_embedding_type": "none"}
 MODERN |= {"rotary": {"rope_type": "default", "rope_theta": 10_000.0}}
 

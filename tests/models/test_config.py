@@ -36,7 +36,7 @@ CLASS_SETTINGS = ("model_type", "keys_to_ignore_at_inference", "attribute_map")
         ({"num_layers": 3}, "no field num_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide num_attention_heads=4"),
         ({"norm_type": "batch"}, "known: layer, rms"),
-        ({"feed_forward": "mixture"}, "known: plain, gated"),
+        ({"feed_forward_type": "mixture"}, "known: plain, gated"),
         ({"is_encoder_decoder": True, "is_decoder": True}, "goes with neither is_decoder"),
     ],
 )

@@ -63,7 +63,7 @@ def test_the_cross_state_is_computed_once(model, ids, monkeypatch):
 @pytest.mark.parametrize("mode", [{}, {"num_beams": 3}, {"do_sample": True}])
 def test_generation_equals_recomputing(mode, model, ids):
     made, texts = (
-        model("cosformer", writing_attention=["cosformer", "softmax", "linear"], cross_attention="cosformer"),
+        model("cosformer", decoder_attention=["cosformer", "softmax", "linear"], cross_attention="cosformer"),
         [],
     )
     for use_cache in (True, False):
@@ -81,7 +81,7 @@ def test_assisted_decoding(model, ids):
 
 
 def test_saved_and_loaded(model, ids, tmp_path):
-    made = model("cosformer", num_key_value_heads=2, norm_type="rms", feed_forward="gated", hidden_act="silu")
+    made = model("cosformer", num_key_value_heads=2, norm_type="rms", feed_forward_type="gated", hidden_act="silu")
     made.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     assert again.lm_head.weight is again.get_decoder().embeddings.tokens.weight

@@ -38,7 +38,7 @@ def separate(model, pieces) -> tuple[torch.Tensor, list[torch.Tensor]]:
 def test_loss_and_gradients_equal_separate_sequences(attention, told, modern, config, ids, relative):
     more = {"position_embedding_type": "learned"}
     if modern:
-        more = {"num_key_value_heads": 2, "norm_type": "rms", "feed_forward": "gated", "hidden_act": "silu"}
+        more = {"num_key_value_heads": 2, "norm_type": "rms", "feed_forward_type": "gated", "hidden_act": "silu"}
         more |= {"rotary": {"rope_type": "default", "rope_theta": 10_000.0}, "position_embedding_type": "none"}
     model = (
         CosformerForCausalLM(config(is_decoder=True, attention=attention, initializer_range=0.5, **more))

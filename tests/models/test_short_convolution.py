@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel
 
 import cosformer.hf  # noqa: F401  (registers the Auto classes)
+import studies.cosformer2022  # noqa: F401  # brings the recipe evidence-lm
 from cosformer.attention import ATTENTIONS, attention_class
 from cosformer.commands.train import parse
 from cosformer.models.attention_weights import attention_weights

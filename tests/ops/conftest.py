@@ -53,9 +53,7 @@ def instructions(request):
         yield request.param
 
 
-@pytest.fixture(
-    params=["dense", "chunked", "batched", *(f"{b} {i}" for b in ("auto", "native") for i in INSTRUCTION_SETS)]
-)
+@pytest.fixture(params=["dense", "plain", *(f"{b} {i}" for b in ("auto", "native") for i in INSTRUCTION_SETS)])
 def form(request):
     """Each backend; the native one, and what auto takes, once for each instruction set."""
     backend, *names = request.param.split()

@@ -36,7 +36,7 @@ BAD = {
     "align": (ALL, {"align": "relative"}, r"align='relative'; known: absolute, proportional"),
     "proportional causal": (ALL, {"align": "proportional", "causal": True}, r"does not go with causal"),
     "eps": (ALL, {"eps": 0.0}, r"eps=0.0; it must be above 0"),
-    "unknown backend": (ALL, {"backend": "fast"}, r"unknown backend 'fast'; known: auto, dense, chunked"),
+    "unknown backend": (ALL, {"backend": "fast"}, r"unknown backend 'fast'; known: auto, dense, plain"),
     "mask without max_len": (ALL, {"key_mask": torch.ones(2, 6).bool()}, r"key_mask given without max_len"),
     "state without max_len": (ALL, {"causal": True, "state": STATE}, r"state given without max_len"),
     "return_state without max_len": (ALL, {"causal": True, "return_state": True}, r"return_state given without"),

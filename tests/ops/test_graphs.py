@@ -192,12 +192,12 @@ def test_forward_mode_works_densely_and_raises_clearly_elsewhere():
     around = [cosformer_attention(q + s * h * t, k, v, backend="dense") for s in (1, -1)]
     assert torch.allclose(tangent, (around[0] - around[1]) / (2 * h), atol=1e-5)
     with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(lambda q: cosformer_attention(q, k, v, backend="chunked"), (q,), (t,))
+        torch.func.jvp(lambda q: cosformer_attention(q, k, v, backend="plain"), (q,), (t,))
 
 
 def test_registered_operators_pass_torchs_own_checks():
     q, k, v = (torch.randn(1, 2, 150, 4, dtype=torch.float64) for _ in range(3))
-    settings = (None, True, True, 0, 0, 300, 300, "clamp", 1e-6, "chunked")
+    settings = (None, True, True, 0, 0, 300, 300, "clamp", 1e-6, "plain")
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     none = (None,) * 5
     torch.library.opcheck(torch.ops.cosformer.linear_forward.default, (q, k, v, *none, *settings), test_utils=tests)

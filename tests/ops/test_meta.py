@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cosformer import CosformerAttention, LinearState, cosformer_attention
-from cosformer.ops import batched
+from cosformer.ops import plain
 from cosformer.ops.angles import angle_tables
 from cosformer.ops.backends import available_backends
 from cosformer.ops.spec import AttentionSpec, Call
@@ -102,6 +102,6 @@ def test_angles_need_no_float64_on_a_device_that_has_none():
             assert table.device == device and table.dtype == torch.float32
     assert not doubles.found
     q, k, v = (torch.empty(1, 2, 700, 8, device="meta") for _ in range(3))
-    with Doubles() as doubles:  # the batched form makes its tables on the CPU for every other device
-        batched.forward(Call(q, k, v, *(None,) * 5, AttentionSpec.cosine(800, causal=True)))
+    with Doubles() as doubles:  # the plain form makes its tables on the CPU for every other device
+        plain.forward(Call(q, k, v, *(None,) * 5, AttentionSpec.cosine(800, causal=True)))
     assert not doubles.found

@@ -69,7 +69,7 @@ def dense(q, k, v, kv, z, key_mask, cu_seqlens, decay, p: AttentionSpec):
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
         spans = [slice(a, b) for a, b in itertools.pairwise(bounds)]
-        parts = [dense(q[:, :, s], k[:, :, s], v[:, :, s], None, None, None, None, None, p) for s in spans]
+        parts = [dense(q[:, :, s], k[:, :, s], v[:, :, s], None, None, None, None, decay, p) for s in spans]
         return torch.cat([x[0] for x in parts], dim=2), torch.cat([x[1] for x in parts], dim=2), None, None
     if p.relu:
         q, k = q.relu(), k.relu()
@@ -80,11 +80,21 @@ def dense(q, k, v, kv, z, key_mask, cu_seqlens, decay, p: AttentionSpec):
     z = fk.new_zeros(*k.shape[:2], fk.shape[-1]) if z is None else z
     group = q.shape[1] // k.shape[1]
     spread = [x.repeat_interleave(group, dim=1) for x in (fk, v, kv, z)]
-    weights = fq @ spread[0].mT
+    behind, end = fq, fk  # queries as they see the incoming state, keys as they are seen from the last position
+    if decay is None:
+        weights = fq @ spread[0].mT
+    else:
+        rates = decay.double().repeat(1, fq.shape[-1] // q.shape[-1])
+        at, apart = places(q.shape[2], k.shape[2])
+        factors = (-rates.repeat_interleave(group, dim=0)[:, None, None] * apart[..., None]).exp()
+        weights = torch.einsum("bhif,bhjf,hijf->bhij", fq, spread[0], factors)
+        behind = fq * (-rates.repeat_interleave(group, dim=0)[:, None] * (at[:, None] + 1)).exp()
+        end = fk * (-rates[:, None] * torch.arange(k.shape[2]).flip(0)[:, None]).exp()
+        kv, z = ((-rates * k.shape[2]).exp()[..., None] * kv, (-rates * k.shape[2]).exp() * z)
     if p.causal:
         weights = weights.tril(k.shape[2] - q.shape[2])
-    numerator = weights @ spread[1] + fq @ spread[2]
-    den = weights.sum(-1) + (fq @ spread[3][..., None])[..., 0]
+    numerator = weights @ spread[1] + behind @ spread[2]
+    den = weights.sum(-1) + (behind @ spread[3][..., None])[..., 0]
     sign = torch.where(den < 0, -1.0, 1.0)
     divisor = {
         "clamp": den.clamp_min(p.eps),
@@ -92,7 +102,13 @@ def dense(q, k, v, kv, z, key_mask, cu_seqlens, decay, p: AttentionSpec):
         "signed": sign * den.abs().clamp_min(p.eps),
         "none": torch.ones_like(den),
     }[p.normaliser]
-    return numerator / divisor[..., None], den, kv + fk.mT @ v, z + fk.sum(2)
+    return numerator / divisor[..., None], den, kv + end.mT @ v, z + end.sum(2)
+
+
+def places(n: int, s: int) -> tuple[Tensor, Tensor]:
+    """Where the last n of s positions are, and how far each is behind every key (0 where the key comes later)."""
+    at = torch.arange(s - n, s, dtype=torch.float64)
+    return at, (at[:, None] - torch.arange(s)).clamp_min(0)
 
 
 def gradients(g: Call, dtype=torch.float64):
@@ -507,6 +523,242 @@ def test_short_input_takes_the_dense_form_of_the_library(monkeypatch, causal, ma
     assert (out.double() - expected).abs().max() <= (
         1e-5 if dtype == torch.float32 else 2e-2
     ) * expected.abs().max().clamp_min(1)
+
+
+RATES = [0, 1e-6, 0.01, 1, 4, "mixed"]
+
+
+def decaying(g: Call, rate: float | str) -> Call:
+    """The call with this rate, or with many in each head and others in the next."""
+    heads, channels = g.k.shape[1], g.k.shape[3]
+    some = torch.tensor([0.1, 0, 2, 1e-6, 1, 0.01, 4])
+    rates = some.repeat(heads * channels)[: heads * channels] if rate == "mixed" else torch.full((), float(rate))
+    return g._replace(decay=rates.expand(heads * channels).reshape(heads, channels).contiguous())
+
+
+def check_decay(g: Call, rate: float | str):
+    """Outputs, states and gradients, the row sums each by its own size, after a call that leaves NaN in scratch memory."""
+    dirty = g._replace(q=g.q * torch.nan, k=g.k * torch.nan, v=g.v * torch.nan)
+    native.backward(dirty, dirty.q.new_zeros(*g.q.shape[:3], g.v.shape[3]), None, None, *native.forward(dirty))
+    g = decaying(g, rate)
+    check(g)
+    wanted = dense(*(None if x is None else x.double() for x in g[:5]), *g[5:])[1]
+    assert ((native.forward(g)[1] - wanted).abs() <= 2e-6 * wanted + 1e-30).all()
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("angles", [True, False])
+@pytest.mark.parametrize(
+    ("n", "s"), [(1, 1), (16, 16), (17, 17), (20, 20), (5, 19), (33, 33), (49, 49), (150, 150), (40, 131), (0, 9)]
+)
+def test_decay(n, s, angles, rate):
+    fastest = 4 if rate == "mixed" else rate
+    state = fastest * s <= 80  # beyond, the gradient of the incoming state is below the smallest normal number
+    check_decay(given(n, s, d=20, e=24, angles=angles, state=state, mask=True), rate)
+
+
+@pytest.mark.parametrize(("d", "e"), [(1, 1), (5, 7), (64, 64), (32, 48), (16, 130), (128, 40)])
+@pytest.mark.parametrize("rate", [1, "mixed"])
+def test_decay_by_sizes_of_heads(d, e, rate):
+    check_decay(given(70, d=d, e=e), rate)
+    check_decay(given(60, d=d, e=e, angles=False, b=1), rate)
+
+
+@pytest.mark.parametrize(("h", "hk"), [(1, 1), (6, 1), (6, 2)])
+def test_decay_of_grouped_heads(h, hk):
+    check_decay(given(19, 20, b=1, h=h, hk=hk, d=24, e=40, state=True, mask=True), "mixed")
+    check_decay(given(100, 130, b=1, h=h, hk=hk, d=24, e=40, mask=True), "mixed")
+
+
+@pytest.mark.parametrize("normaliser", ["clamp", "add", "signed", "none"])
+@pytest.mark.parametrize("relu", [True, False])
+def test_decay_with_normalisers(normaliser, relu):
+    check_decay(given(60, normaliser=normaliser, relu=relu, eps=1e-3), 0.5)
+
+
+@pytest.mark.parametrize("bounds", [[0, 100], [0, 1, 1, 60, 61, 180], [0, 0, 50], [0, 30, 30]])
+def test_decay_restarts_in_packed_sequences(bounds):
+    g = given(bounds[-1], b=1, d=12, e=20)
+    check_decay(g._replace(cu_seqlens=torch.tensor(bounds, dtype=torch.int32)), "mixed")
+
+
+@pytest.mark.parametrize("rate", [0.01, 1, 4, "mixed"])
+@pytest.mark.parametrize("full", [True, False])
+def test_decay_in_bfloat16_errs_no_more_than_twice_the_rounded_float32(full, rate):
+    n = 19 if full else 150
+    g = decaying(given(n, d=32, e=24, state=full, mask=full, dtype=torch.bfloat16), rate)
+    (out, *_), incoming, wanted = gradients(g)
+    ours = native.forward(g)
+    assert worst(ours[0], out.detach()) <= 2 * worst(out.detach().bfloat16(), out.detach())
+    for got, want in zip(native.backward(g, *incoming, *ours)[:3], wanted[:3], strict=True):
+        assert got.dtype == torch.bfloat16
+        assert worst(got, want) <= 2 * worst(want.bfloat16(), want)
+
+
+@pytest.mark.usefixtures("instructions")
+def test_decay_by_every_build_of_the_kernels():
+    for rate in (1, "mixed"):
+        check_decay(given(110, d=20, e=72, mask=True), rate)
+        check_decay(given(20, d=64, e=64, state=True), rate)
+        g = decaying(given(1, d=20, e=72, state=True), rate)
+        for got, want in zip(native.step(g), dense(*(x.double() for x in g[:5]), *g[5:])[::2], strict=False):
+            assert worst(got, want) < 1e-6
+        g = decaying(given(60, d=20, e=72), rate)
+        assert worst(native.dense(g), dense(*(x.double() for x in g[:3]), None, None, *g[5:])[0]) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_decay_of_rate_zero_changes_no_bit(dtype):
+    g = given(110, 130, d=32, e=48, state=True, mask=True, dtype=dtype)
+    same = decaying(g, 0)
+    wanted, ours = native.forward(g), native.forward(same)
+    g_out = torch.randn_like(wanted[0])
+    wanted, ours = ([*x, *native.backward(y, g_out, g.kv, g.z, *x)] for x, y in ((wanted, g), (ours, same)))
+    assert all(torch.equal(x, y) for x, y in zip(ours, wanted, strict=True))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("angles", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("state", [True, False])
+def test_step_with_decay_is_forward_of_one_token(state, dtype, angles, rate):
+    g = decaying(given(1, d=20, e=72, b=3, state=state, mask=True, angles=angles, dtype=dtype), rate)
+    out, _, kv_next, z_next = native.forward(g)
+    step = native.step(g)
+    assert worst(step[0], out.double()) < (1e-6 if dtype == torch.float32 else 1e-2)
+    assert worst(step[1], kv_next.double()) < 1e-6
+    assert worst(step[2], z_next.double()) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 40, 64, 96])
+def test_short_input_with_decay(n, rate, dtype):
+    """Fast rates over many rows leave the range of floats, so forward takes them."""
+    g = decaying(given(n, d=20, e=24, mask=True, dtype=dtype), rate)
+    assert native.fits_dense(g)
+    wanted = dense(*(x.double() for x in g[:3]), None, None, *g[5:])[0]
+    assert worst(native.dense(g), wanted) < (2e-6 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("tokens", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rate", [1e-6, 0.1, 4])
+def test_many_steps_with_decay(rate, tokens):
+    """Every token's part by its own age: what is rounded the same way at every step would show."""
+    torch.manual_seed(0)
+    k, v = (torch.rand(tokens, 1, 1, 1, 8) - 0.5).relu(), torch.randn(tokens, 1, 1, 1, 8)
+    g = decaying(given(1, d=8, e=8, b=1, h=1, hk=1, angles=False), rate)
+    q, kv, z = torch.rand(1, 1, 1, 8), torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 8)
+    out = q
+    for i in range(tokens):
+        out, kv, z = native.step(g._replace(q=q, k=k[i], v=v[i], kv=kv, z=z, spec=g.spec.moved(i)))
+    age = torch.arange(tokens, dtype=torch.float64).flip(0)[:, None]
+    left = k[:, 0, 0, 0].double() * (-rate * age).exp()
+    wanted_kv, wanted_z = left.T @ v[:, 0, 0, 0].double(), left.sum(0)
+    assert worst(out[0, 0, 0], (q[0, 0, 0].double() @ wanted_kv) / (q[0, 0, 0].double() @ wanted_z)) < 1e-5
+    assert worst(z[0, 0], wanted_z) < 1e-5  # without decay it is 7e-6 after 100,000
+    assert worst(kv[0, 0], wanted_kv) < 2e-5
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.01, 1, "mixed"])
+def test_calls_one_after_the_other_with_decay_are_one_call(rate):
+    whole = decaying(given(203, d=20, e=24, mask=True), rate)
+    assert whole.key_mask is not None
+    wanted = native.forward(whole)
+    bounds, kv, z, parts = [0, 1, 18, 18, 66, 115, 203], None, None, []
+    for a, b in itertools.pairwise(bounds):
+        q, k, v = (x[:, :, a:b] for x in whole[:3])
+        part = Call(q, k, v, kv, z, whole.key_mask[:, a:b], None, whole.decay, whole.spec.moved(a))
+        *rows, kv, z = native.forward(part)
+        parts.append(rows)
+    ours = [torch.cat(x, dim=2) for x in zip(*parts, strict=True)]
+    for got, want in zip([*ours, kv, z], wanted, strict=True):
+        assert worst(got, want.double()) < 2e-6
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.001, 1, "mixed"])
+def test_last_rows_of_a_long_sequence_with_decay(rate):
+    n, rows = 200_003, 2
+    g = decaying(given(n, d=14, e=8, b=1, h=1, hk=1), rate)
+    ours = native.forward(g)
+    last = g._replace(q=g.q[:, :, -rows:], spec=g.spec._replace(q_first=n - rows))
+    wanted = dense(*(x.double() for x in last[:3]), None, None, *last[5:])
+    assert worst(ours[0][:, :, -rows:], wanted[0]) < 2e-6
+    assert worst(ours[1][:, :, -rows:], wanted[1]) < 2e-6
+    for got, want in zip(ours[2:], wanted[2:], strict=True):
+        assert worst(got, want) < 5e-6  # without decay it is 3e-6
+
+
+def test_what_has_decayed_is_zero():
+    """Not NaN, and no number that processors are slow with."""
+    g = decaying(given(300, state=True), 4)
+    g.k[:, :, 5:] = -1
+    out, den, kv_next, z_next = native.forward(g)
+    for x in (out[:, :, 200:], den[:, :, 200:], kv_next, z_next):
+        assert (x == 0).all()
+    assert g.kv is not None and g.z is not None
+    grads = native.backward(g, torch.ones_like(out), g.kv, g.z, out, den, kv_next, z_next)
+    assert all(x.isfinite().all() for x in grads)
+    assert (grads[3] == grads[3]).all() and (grads[3].abs() < 1e30).all()
+    kv, z = g.kv, g.z
+    one = g._replace(q=g.q[:, :, :1], k=g.k[:, :, 5:6], v=g.v[:, :, :1])
+    for i in range(129):
+        _, kv, z = native.step(one._replace(kv=kv, z=z, spec=g.spec._replace(q_first=i, k_first=i)))
+    assert (kv == 0).all() and (z == 0).all()
+    too_fast = g._replace(decay=torch.full((2, 8), 1e4))
+    assert all(x.isfinite().all() for x in native.forward(too_fast))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("h", "hk"), [(1, 1), (4, 2)])
+def test_thread_counts_with_decay_give_the_same_bits(h, hk, dtype):
+    g = decaying(given(700, b=1, h=h, hk=hk, d=32, e=48, dtype=dtype), "mixed")
+    runs = []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        ours = native.forward(g)
+        runs.append([*ours, *native.backward(g, torch.ones_like(ours[0]), None, None, *ours)])
+    for run in runs[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(run, runs[0], strict=True))
+
+
+def test_two_sweeps_with_decay_share_one_division():
+    """Half of the channels look left and half look right: backward takes the row sums and outputs of both sweeps together."""
+    g = decaying(given(70, d=20, e=24), "mixed")
+    assert g.decay is not None
+    half, (_, apart) = g.q.shape[3] // 2, places(70, 70)
+    leaves = [x.double().requires_grad_() for x in g[:3]]
+    fq, fk = leaves[0].relu(), leaves[1].relu().repeat_interleave(2, dim=1)
+    cosine = (torch.pi / 2 * (apart + apart.T) / g.spec.q_len).cos()
+    rates = g.decay.double().repeat_interleave(2, dim=0)[:, None, None]
+    factors = (
+        -rates * torch.cat([apart[..., None].expand(-1, -1, half), apart.T[..., None].expand(-1, -1, half)], -1)
+    ).exp()
+    seen = torch.ones(70, 70, dtype=torch.bool).tril()
+    looks = torch.cat([seen[..., None].expand(-1, -1, half), seen.T[..., None].expand(-1, -1, half)], -1)
+    scores = torch.einsum("bhif,bhjf,hijf->bhij", fq, fk, factors * looks) * cosine
+    wanted = (scores / scores.sum(-1, keepdim=True)) @ leaves[2].repeat_interleave(2, dim=1)
+    g_out = torch.randn_like(wanted).float()
+    wanted_gradients = torch.autograd.grad(wanted, leaves, g_out.double())
+
+    sweeps = []
+    for channels, flip in ((slice(0, half), lambda x: x), (slice(half, None), lambda x: x.flip(2))):
+        q, k, v = (flip(x) for x in (g.q[..., channels], g.k[..., channels], g.v))
+        decay = g.decay[:, channels].contiguous()
+        sweeps.append((g._replace(q=q, k=k, v=v, decay=decay, spec=g.spec._replace(normaliser="none")), flip))
+    results = [(*[flip(x) for x in native.forward(call)[:2]], flip) for call, flip in sweeps]
+    den = results[0][1] + results[1][1]
+    out = (results[0][0] + results[1][0]) / den.clamp_min(g.spec.eps)[..., None]
+    assert worst(out, wanted.detach()) < 2e-6
+    found = []
+    for call, flip in sweeps:
+        call = call._replace(spec=g.spec)
+        got = native.backward(call, flip(g_out), None, None, flip(out), flip(den), None, None)
+        found.append([flip(x) for x in got[:3]])
+    (dq, dk, dv), (dq_right, dk_right, dv_right) = found
+    ours = (torch.cat([dq, dq_right], -1), torch.cat([dk, dk_right], -1), dv + dv_right)
+    for got, want in zip(ours, wanted_gradients, strict=True):
+        assert worst(got, want) < 5e-6
 
 
 @contextmanager

@@ -27,6 +27,10 @@ CASES: dict[str, dict[str, Any]] = {
     "causal packed, one over all": {"causal": True, "packed": (0, 340)},
     "causal grouped": {"causal": True, "key_heads": 1},
     "non-causal grouped": {"key_heads": 1, "mask": True},
+    "causal decay": {"causal": True, "decay": True, "mask": True},
+    "non-causal decay": {"decay": True, "mask": True, "key_heads": 1},
+    "causal packed decay": {"causal": True, "decay": True, "packed": (0, 5, 150, 150, 156, 300, 340)},
+    "non-causal packed decay": {"decay": True, "packed": (0, 5, 150, 150, 156, 300, 340)},
 }
 PIECES = [(170, 170), (1, 339), (85, 85, 85, 85), (200, 0, 33, 107), (0, 0, 340, 0), (340,), (0, 340)]
 
@@ -47,6 +51,9 @@ def tensors(case: dict[str, Any], dtype: torch.dtype) -> tuple[list[Tensor], dic
     if options.pop("mask", False):
         options["key_mask"] = torch.rand(batch, n, generator=draw) > 0.3
         options["key_mask"][0, :90] = False  # a whole piece that may not be attended, and rows that see nothing
+    if options.pop("decay", False):
+        options["decay"] = torch.logspace(-3, 0, key_heads * 16, dtype=dtype).view(key_heads, 16)
+        options["decay"][0, :3] = 0
     if "packed" in options:
         options["cu_seqlens"] = torch.tensor(options.pop("packed"))
     return found, {"max_len": 400} | options

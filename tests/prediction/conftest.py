@@ -7,7 +7,13 @@ import pytest
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.train import train
 
-SIZES = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
+SIZES = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.0,
+}
 LENGTH = 48
 
 

@@ -27,9 +27,11 @@ def test_a_general_recipe_is_a_complete_value(name: str) -> None:
             )
             assert found.recipe == name and found.task in TASKS and found.data.length and found.start == start
             assert 200 <= found.train.steps <= 20_000 and found.train.warmup < found.train.steps
-            assert (found.model.layers is None) == (start is not None), "of a start the sizes are its own"
+            assert (found.model.num_hidden_layers is None) == (start is not None), "of a start the sizes are its own"
     small, large = (make(summary, DataConfig(data, options), None) for summary in (SMALL, LARGE))
-    assert (small.model.width or 0) < (large.model.width or 0) and small.data.length < large.data.length <= LONGEST
+    assert (small.model.hidden_size or 0) < (
+        large.model.hidden_size or 0
+    ) and small.data.length < large.data.length <= LONGEST
     assert name not in RECIPES, "the frozen recipes need no data to be complete"
 
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from cosformer.experiment import Experiment, TrainConfig, from_json
-from cosformer.recipes import RECIPES, evidence, finetune, lm, lra, mlm, recipe
+from cosformer.recipes import RECIPES, finetune, lm, lra, mlm, recipe
 from cosformer.tasks import build_task
 from cosformer.train.schedules import schedule
+from studies.cosformer2022 import recipes as study
 
 FINETUNED = ("qqp", "sst2", "mnli", "imdb", "amazon")
 ARENA = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -20,9 +21,7 @@ PAPER += [f"finetune-{name}" for name in FINETUNED] + [f"lra-{name}" for name in
 
 def test_the_table_holds_each_experiment_and_a_small_form_of_it() -> None:
     small = {f"{name}-small" for name in PAPER}
-    campaign = {name for name in RECIPES if name.startswith("evidence-")}
-    assert set(RECIPES) == {*PAPER, *small, *campaign, "lm-stdlib", "lm-stdlib-small"}
-    assert len(campaign) == 12
+    assert set(RECIPES) == {*PAPER, *small, *study.RECIPES, "lm-stdlib", "lm-stdlib-small"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -39,7 +38,7 @@ def test_a_recipe_is_a_value_that_knows_its_name(name: str) -> None:
 
 
 def test_no_recipe_is_missing_from_the_table() -> None:
-    for module in (lm, mlm, finetune, lra, evidence):
+    for module in (lm, mlm, finetune, lra):
         for name, value in vars(module).items():
             if callable(value) and not name.startswith("_") and value.__module__ == module.__name__:
                 assert RECIPES[name.replace("_", "-")] is value, f"{name} is not in the table of its file"
@@ -219,16 +218,16 @@ def test_a_batch_goes_forward_and_back(name: str, few: Callable) -> None:
     assert any(p.grad.abs().max() > 0 for n, p in model.named_parameters() if ".layers.0." in n and p.grad is not None)
 
 
-# --- the campaign
+# --- the study's
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("evidence-")])
+@pytest.mark.parametrize("name", study.RECIPES)
 def test_a_run_of_evidence_scores_all_of_the_test_split_with_one_thread(name: str) -> None:
     experiment = recipe(name)
     # SST-2's test split has no labels; the pre-training is not scored itself
     assert experiment.data.full_test or name in ("evidence-sst2-reviews", "evidence-reviews")
     assert experiment.train.threads == 1 and experiment.train.warmup == experiment.train.steps // 10
-    assert experiment.model.dropout == (0.3 if name == "evidence-sst2-reviews" else 0.0)
+    assert experiment.model.hidden_dropout_prob == (0.3 if name == "evidence-sst2-reviews" else 0.0)
 
 
 @pytest.mark.parametrize(("name", "rms"), [("lm-wikitext2-small", 1.0), ("evidence-lm", 0.34), ("evidence-mlm", 0.34)])
@@ -236,5 +235,5 @@ def test_tokens_do_not_drown_in_positions_nor_the_other_way(name: str, rms: floa
     """Token embeddings are scaled by sqrt(width); the sinusoids of positions have an rms of 0.71."""
     model = recipe(name).model
     scale = model.fields["embedding_range"]
-    assert model.width is not None and isinstance(scale, float)
-    assert scale * model.width**0.5 == pytest.approx(rms, abs=0.005)
+    assert model.hidden_size is not None and isinstance(scale, float)
+    assert scale * model.hidden_size**0.5 == pytest.approx(rms, abs=0.005)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cosformer.report.records import Measurement, Results
-from report.made_up import experiment, run_line, write_run
+from cosformer.report.measurements import Measurement, Results
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 60.0
@@ -131,13 +130,6 @@ def _measured(kind: str, **more: Any) -> Measurement:
     return Measurement(**{"kind": kind, "attention": "cosformer", "unit": "times faster", "better": "higher", **more})
 
 
-def _line(recipe: str, task: str, attention: str, seed: int, **scores: float) -> dict[str, Any]:
-    machine = {"cpu": "a made-up CPU", "cores": 2}
-    made = {"task": task, "baseline": {}, "seconds": 90.0, "machine": machine, "note": "4 layers."}
-    made |= {"train_loss": [[50, 3.0 + seed], [100, 2.0 + seed]], "valid_loss": [[50, 3.5 + seed], [100, 2.5 + seed]]}
-    return run_line(recipe, attention, seed, scores, 0.0, **made)
-
-
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """A folder of made-up results of every kind; each number in them is looked for in the page."""
@@ -152,55 +144,18 @@ def results(tmp_path: Path) -> Path:
         for n, a, b in ((1024, 10.24, 105.0), (4096, 40.96, 1678.0))
     ]
     zoo = [
-        _measured(kind, attention=name, mode="plain", length=n, value=value, milliseconds=value)
+        _measured(kind, attention=name, mode="plain", length=n, value=value, milliseconds=value, unit="MB")
         for name in ("cosformer", "linear")
         for kind in ("time", "memory")
         for n, value in ((1024, 3.0), (2048, 6.5))
     ]
-    text = []
-    for mode in ("inference", "training"):
-        for name, factor in (("softmax", 4.0), ("cosformer", 1.0)):
-            for n in (1000, 2000):
-                place = {"attention": name, "mode": mode, "length": n}
-                text.append(_measured("speed", **place, value=4 / factor, low=1.0, high=9.0, milliseconds=n * factor))
-                text.append(_measured("memory", **place, value=n * factor / 10))
-        note = "out of memory: needs more than 8 GB"
-        text.append(_measured("memory", attention="softmax", mode=mode, length=4000, note=note))
-        text.append(_measured("memory", mode=mode, length=4000, value=400.0))
-    peers = [_measured("forward", attention="local", baseline="a package", **spread)]
+    peers = [_measured("forward", attention="local", mode="causal", baseline="a package", **spread)]
     finding = {"form": "causal, padded", "backend": "chunked", "dtype": "float64", "output": 3e-16, "gradient": 4e-15}
     check = {"exactness": [finding | {"limit": 1e-12, "passed": True}], "passed": True}
-    claim = {"key": "lm", "says": "On par with softmax in causal language modelling", "where": "table 2"}
-    claim |= {"test": "language modelling, test loss", "unit": "nats"}
-    claim |= {"outcome": "holds here", "reason": "0.125 better", "command": "python -m studies.cosformer2022 ledger"}
-    claim |= {"rows": [{"attention": "cosformer", "seeds": 3, "learned": 3, "mean": 4.625, "error": 0.011}]}
-    identity = [[100 * (i == j) for j in range(8)] for i in range(8)]
-    panel = {"attention": "cosformer", "matrices": 4, "percent": identity, "counts": [1.0] * 19}
-    frequency = {"format": 1, "kind": "attention-frequency", "threshold": 0.9, "size": 8, "panels": [panel]}
-    frequency |= {
-        "thresholds": [round(0.05 * i, 2) for i in range(1, 20)],
-        "command": "python -m studies.cosformer2022 figure3",
-    }
-    benches = {"attention": times, "zoo": zoo, "text": text, "peers": peers}
+    benches = {"attention": times, "zoo": zoo, "peers": peers}
     settings = {"batch": 2, "width": 256}
     for name, found in benches.items():
         made = Results(name, "cosformer bench attention", "2026-01-02", machine, settings, tuple(found))
         (folder / f"{name}.json").write_text(made.json())
-    ledger = {"format": 1, "claims": [claim, claim | {"outcome": "not run", "rows": []}]}
-    for name, document in {"check": check, "ledger": ledger, "figure3": frequency}.items():
-        (folder / f"{name}.json").write_text(json.dumps(document))
-    lines = [_line("lm-small", "lm", "cosformer", seed, word_perplexity=20.0 + seed, loss=3.0) for seed in range(3)]
-    lines += [_line("mlm-small", "mlm", "relu", 0, loss=2.125)]
-    lines += [_line("finetune-sst2-small", "classify", "cosformer", 0, accuracy=0.8125)]
-    lines += [_line("lra-listops-small", "classify", name, 0, accuracy=0.375) for name in ("cosformer", "softmax")]
-    (folder / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "check.json").write_text(json.dumps(check))
     return folder
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """The folder of one finished run."""
-    lines = [{"kind": "train", "step": 50, "loss": 4.0}, {"kind": "train", "step": 100, "loss": 3.0}]
-    result = {"scores": {"test": {"word_perplexity": 31.5, "loss": 3.45}}, "learned": {"test": False}}
-    info = {"seconds": 60.0, "command": "cosformer train lm-small --model.attention softmax"}
-    return write_run(tmp_path / "runs" / "one", experiment("lm-small", "softmax"), lines, result, **info)

@@ -31,7 +31,7 @@ def experiment(recipe: str, attention: str, seed: int = 0, steps: int = 100, lay
         recipe=recipe,
         task="lm",
         data=DataConfig("python", {"max_bytes": 4_000_000}, length=256),
-        model=ModelConfig("adaptive_lm", attention=attention, layers=layers, width=128),
+        model=ModelConfig("adaptive_lm", attention=attention, num_hidden_layers=layers, hidden_size=128),
         train=TrainConfig(steps=steps, batch=16, lr=1e-3, seed=seed),
         note="A small byte-level model of the standard library's sources.",
     )

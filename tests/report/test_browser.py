@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cosformer.report.page import SECTIONS, write_report
+from cosformer.bench.runner import tables
+from cosformer.report.page import write_report
 from report import made_up
 
 PHONE, DESK = 390, 1280
@@ -13,15 +14,23 @@ PHONE, DESK = 390, 1280
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_page_looks_right(browser: Any, results: Path, run: Path, tmp_path: Path, width: int, scheme: str) -> None:
+def test_the_page_looks_right(browser: Any, results: Path, tmp_path: Path, width: int, scheme: str) -> None:
     page = tmp_path / "report.html"
-    assert write_report(page, [run], results) == []
+    made_up.one(tmp_path / "runs")
+    assert write_report(page, [tmp_path / "runs"], results, tables) == []
     browser.open(page, width, scheme)
-    assert browser.run("Array.from(document.querySelectorAll('h2'), h => h.textContent)") == list(SECTIONS)
+    assert browser.run("Array.from(document.querySelectorAll('h2'), h => h.textContent)") == [
+        "Summary",
+        "Learning curves",
+        "Runs",
+        "Speed and memory",
+        "Exactness",
+        "Environment and commands",
+    ]
     images = browser.run(
         "Promise.all(Array.from(document.images, i => i.decode().then(() => [i.naturalWidth, i.clientWidth, i.alt.length])))"
     )
-    assert len(images) == 20 and all(natural > 0 and shown > 100 and alt > 40 for natural, shown, alt in images)
+    assert len(images) == 8 and all(natural > 0 and shown > 100 and alt > 40 for natural, shown, alt in images)
     # also with everything unfolded
     browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.run("document.documentElement.scrollWidth") == width
@@ -39,7 +48,7 @@ def test_thirty_runs_and_broken_ones_scroll_inside_their_boxes(browser: Any, tmp
     made_up.thirty(tmp_path / "runs")
     made_up.broken(tmp_path / "more")
     page = tmp_path / "report.html"
-    write_report(page, [tmp_path / "runs", tmp_path / "more"], None)
+    write_report(page, [tmp_path / "runs", tmp_path / "more"], None, tables)
     browser.open(page, PHONE, scheme)
     browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.run("document.documentElement.scrollWidth") == PHONE and browser.errors() == []
@@ -48,7 +57,7 @@ def test_thirty_runs_and_broken_ones_scroll_inside_their_boxes(browser: Any, tmp
 def test_a_heading_sorts_its_table(browser: Any, tmp_path: Path) -> None:
     made_up.thirty(tmp_path / "runs")
     page = tmp_path / "report.html"
-    write_report(page, [tmp_path / "runs"], None)
+    write_report(page, [tmp_path / "runs"], None, tables)
     browser.open(page, DESK)
     column = "Array.from(document.querySelector('table.sortable').tBodies[0].rows, r => r.cells[%d].textContent)"
     press = "document.querySelectorAll('table.sortable thead button')[%d].click()"
@@ -66,7 +75,7 @@ def test_a_heading_sorts_its_table(browser: Any, tmp_path: Path) -> None:
 
 def test_dark_and_light_differ_and_text_stands_out(browser: Any, results: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    write_report(page, [], results)
+    write_report(page, [], results, tables)
     found = {}
     for scheme in ("light", "dark"):
         browser.open(page, PHONE, scheme)
@@ -89,7 +98,8 @@ def test_the_browser_would_notice(browser: Any, tmp_path: Path) -> None:
 def test_maps_of_a_model_on_a_phone(browser: Any, tmp_path: Path) -> None:
     import numpy as np
 
-    from cosformer.report.heat_maps import Panel, heat_maps, write_maps
+    from cosformer.report.heat_maps import Panel, heat_maps
+    from cosformer.report.page import write_maps
 
     panels = [Panel(f"layer 1, head {i}", np.eye(12)) for i in range(1, 5)]
     figure = heat_maps(panels, name="layer-1", title="Layer 1", caption="c")

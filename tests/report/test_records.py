@@ -8,20 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cosformer.report.records import (
-    Measurement,
-    Results,
-    Run,
-    Sample,
-    find_runs,
-    read_results,
-    read_run,
-    read_runs,
-    run_of_line,
-    sample,
-    thinned,
-    write_runs,
-)
+from cosformer.report.measurements import Measurement, Results, read_results
+from cosformer.runs import Run, Sample, find_runs, load, read_run, read_runs, run_of_line, sample, thinned, write_runs
 from report import made_up
 
 METRICS = [
@@ -132,12 +120,26 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "links") == [tmp_path / "links" / "c"]
 
 
+def test_load_takes_folders_and_files_and_warns(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", seed=1)
+    write_run(tmp_path / "runs" / "b", seed=2)
+    assert [run.seed for run in load(tmp_path / "runs")] == [1, 2]
+    write_runs(tmp_path / "kept.jsonl", load(tmp_path / "runs" / "a"))
+    write_runs(tmp_path / "kept.jsonl", load(tmp_path / "runs" / "b"), append=True)
+    assert [run.seed for run in load(str(tmp_path / "kept.jsonl"))] == [1, 2]
+    (tmp_path / "runs" / "b" / "experiment.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"b.*cannot be read"):
+        assert len(load(tmp_path / "runs")) == 1
+    with pytest.raises(FileNotFoundError, match="does not exist; give"):
+        load(tmp_path / "nowhere")
+
+
 def test_reading_runs_loads_no_torch() -> None:
-    code = "import sys, cosformer.report.records; sys.exit('torch' in sys.modules)"
+    code = "import sys, cosformer; cosformer.runs.load(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-RUNS = Path(__file__).parents[2] / "docs" / "results" / "runs-v1.jsonl"
+RUNS = Path(__file__).parents[2] / "studies" / "cosformer2022" / "results" / "runs-v1.jsonl"
 
 
 def test_the_committed_runs_are_read_and_written_back_as_they_are(tmp_path: Path) -> None:

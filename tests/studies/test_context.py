@@ -22,7 +22,9 @@ def test_the_same_tokens_are_guessed_with_every_context(tmp_path: Path, monkeypa
     rows, length = 16, 64
     data = DataConfig("python", {"max_bytes": 300_000}, length=length, eval_rows=rows)
     fields = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0}
-    model = ModelConfig("adaptive_lm", layers=1, width=32, heads=2, feed_forward=64, fields=fields)
+    model = ModelConfig(
+        "adaptive_lm", num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64, fields=fields
+    )
     train(Experiment("test", "lm", data, model, TrainConfig(2, 4, 3e-3, tracker="none", threads=1)), tmp_path / "run")
     counts: dict[int, int] = {}
     forward = CosformerForCausalLM.forward

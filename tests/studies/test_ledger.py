@@ -12,7 +12,7 @@ import pytest
 
 from cosformer.commands.train import parse
 from cosformer.json_files import write_lines
-from cosformer.report.records import Run, read_runs, run_of_line, write_runs
+from cosformer.runs import Run, read_runs, run_of_line, write_runs
 from report.made_up import run_line
 from studies.cosformer2022 import rates
 from studies.cosformer2022.__main__ import _with_rates
@@ -22,7 +22,7 @@ from studies.cosformer2022.ledger import ledger, sample
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "cosformer2022" / "recompute.py"
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = SCRIPT.parent / "results"
 LOSS = Measure("mlm", "loss", higher_is_better=False, unit="nats")
 ACCURACY = Measure("a", "accuracy", higher_is_better=True, unit="points")
 

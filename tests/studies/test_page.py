@@ -1,25 +1,26 @@
-"""docs/results.md: from made-up lines with known content, and equal to what the committed files give; so are the pictures and
+"""results.md: from made-up lines with known content, and equal to what the committed files give; so are the pictures and
 numbers of docs/how-to/reproduce.md."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.report.frequency import frequency_figures
-from cosformer.report.paper_numbers import FIGURE4
-from cosformer.report.records import Run, read_runs, run_of_line
-from cosformer.report.result_figures import loss_curves
 from cosformer.report.table import insert
+from cosformer.runs import Run, read_runs, run_of_line
 from report.made_up import run_line
-from studies.cosformer2022 import Request, context, gates, page
+from studies.cosformer2022 import RECORDS, Request, context, gates, page
 from studies.cosformer2022.cells import recipes_of
 from studies.cosformer2022.claims import LM
+from studies.cosformer2022.figures import figure4
+from studies.cosformer2022.frequency import frequency_figures
 from studies.cosformer2022.ledger import ledger
+from studies.cosformer2022.paper import FIGURE4
 from studies.cosformer2022.speed import speed_claims
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PICTURES = DOCS / "images" / "paper"
+STUDY = ROOT / "studies" / "cosformer2022"
+PICTURES = STUDY / "images"
 HOW_TO = (DOCS / "how-to" / "reproduce.md").read_text(encoding="utf-8")
 MACHINE = {"cpu": "Abacus", "instructions": "beads", "cores": 2, "threads": 1}
 MACHINE |= {"system": "Wood", "python": "3", "torch": "2"}
@@ -52,7 +53,7 @@ def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     assert "not testable at this size" in first and "withdrawn" in first
     assert "20 of 172 runs are done (0.3 hours of one core)." in first and "Commits: abc123." in first
     assert "Of 6 primary claims: 2 holds here, 4 not run." in first
-    assert rest.startswith("Effects") and text.index("images/paper/effects.svg") < text.index("## Verdicts")
+    assert rest.startswith("Effects") and text.index("images/effects.svg") < text.index("## Verdicts")
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
     assert "| cosformer better than relu | - | +0.199 (" in row and row.endswith("| **holds here** |")
     (gate,) = [row for row in text.splitlines() if row.startswith(f"| `{LM}` | trigram table: 1.87 nats |")]
@@ -113,30 +114,29 @@ def test_scores_in_the_words_of_their_field() -> None:
 def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results:start -->\n<!-- results:end -->\n")
-    request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, tmp_path / "docs", readme)
+    request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, write=tmp_path, into=readme)
     page.show(request, sorted(lines(), key=lambda run: run.cell))
-    written, problems = read_runs([tmp_path / "docs" / "results" / "runs.jsonl"])
+    written, problems = read_runs([tmp_path / "results" / "runs.jsonl"])
     assert not problems and written == sorted(lines(), key=lambda run: run.cell)
-    first = (tmp_path / "docs" / "results.md").read_text()
+    first = (tmp_path / "results.md").read_text()
     page.show(request, written)
-    assert (tmp_path / "docs" / "results.md").read_text() == first
-    assert "[docs/results.md]" in readme.read_text()
-    assert (tmp_path / "docs" / "images" / "paper" / "effects.svg").exists()
-    entries = json.loads((tmp_path / "docs" / "results" / "ledger.json").read_text())["claims"]
+    assert (tmp_path / "results.md").read_text() == first
+    assert "(studies/cosformer2022/results.md)" in readme.read_text()
+    assert (tmp_path / "images" / "effects.svg").exists()
+    entries = json.loads((tmp_path / "results" / "ledger.json").read_text())["claims"]
     assert {"lm", "linear-time"} <= {entry["key"] for entry in entries}
 
 
 def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> None:
-    path = DOCS / "results" / "runs.jsonl"
-    committed, problems = read_runs([path])
+    committed, problems = read_runs([RECORDS / "runs.jsonl"])
     assert not problems
-    found = ledger(committed, gates.read(DOCS / "results"))
+    found = ledger(committed, gates.read(RECORDS))
     found["claims"] += speed_claims(DOCS / "results")[0]
     again = f"run: {page.COMMAND}"
-    assert (DOCS / "results.md").read_text(encoding="utf-8") == page.results_page(
-        found, committed, context.read(DOCS / "results")
+    assert (STUDY / "results.md").read_text(encoding="utf-8") == page.results_page(
+        found, committed, context.read(RECORDS)
     ), again
-    kept = json.loads((DOCS / "results" / "ledger.json").read_text(encoding="utf-8"))
+    kept = json.loads((RECORDS / "ledger.json").read_text(encoding="utf-8"))
     assert kept == json.loads(json.dumps(found)), again
     assert (PICTURES / "effects.svg").read_bytes() == page.picture(found).data, again
     changed = [run.name for run in committed if (run.commit or "+").endswith("+")]
@@ -144,7 +144,7 @@ def test_the_committed_page_and_ledger_follow_from_the_committed_results() -> No
 
 
 def test_figure3_is_that_of_its_result() -> None:
-    document = json.loads((DOCS / "results" / "figure3.json").read_text(encoding="utf-8"))
+    document = json.loads((RECORDS / "figure3.json").read_text(encoding="utf-8"))
     maps, _ = frequency_figures(document)
     again = "run: python -m studies.cosformer2022 figure3, copy its svg and json"
     assert (PICTURES / "figure3.svg").read_bytes() == maps.data, again
@@ -158,10 +158,10 @@ def test_figure3_is_that_of_its_result() -> None:
 
 
 def test_figure4_is_that_of_the_committed_runs() -> None:
-    runs, problems = read_runs([DOCS / "results" / "runs-v1.jsonl"])
+    runs, problems = read_runs([RECORDS / "runs-v1.jsonl"])
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
-    for figure in loss_curves([run for run in runs if run.recipe == recipe], FIGURE4):
-        again = "run: python -m studies.cosformer2022 figure4 --show --from docs/results/runs-v1.jsonl, copy its svg"
+    for figure in figure4([run for run in runs if run.recipe == recipe], FIGURE4):
+        again = "run: python -m studies.cosformer2022 figure4 --show --from studies/cosformer2022/results/runs-v1.jsonl, copy its svg"
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
-        assert f"images/paper/{figure.name}.svg" in HOW_TO
+        assert f"study/images/{figure.name}.svg" in HOW_TO

@@ -1,6 +1,5 @@
-"""The queue with real trainings of a tiny model: killed in the middle, it goes on from its checkpoint, and uses what is there."""
+"""The loop with real trainings of a tiny model: killed in the middle, it goes on from its checkpoint, and uses what is there."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ from cosformer.recipes import RECIPES
 from cosformer.train import train
 from studies.cosformer2022 import __main__ as study
 
-# the study and `cosformer train` as they are, but for the size of one recipe; with KILL_AT, killed with its queue when that update is logged
+# the study and `cosformer train` as they are, but for the size of one recipe; with KILL_AT, killed with the loop when that update is logged
 COSFORMER = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -22,20 +21,19 @@ from cosformer import cli
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.recipes import RECIPES
 from studies.cosformer2022 import __main__ as study
-from studies.cosformer2022 import queue
+from studies.cosformer2022 import loop
 
 def tiny():
     return Experiment(
         recipe="lm-wikitext2-small",
         task="lm",
         data=DataConfig("python", {"max_bytes": 100_000}, length=32, eval_rows=4),
-        model=ModelConfig("roberta_base", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0),
+        model=ModelConfig("roberta_base", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=32, hidden_dropout_prob=0.0),
         train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none", threads=1),
     )
 
 RECIPES["lm-wikitext2-small"] = tiny
-queue.launcher = lambda processes: [__file__]
-queue._lower_priority = lambda pid: None  # or a busy machine would keep the test waiting
+loop.launcher = lambda processes: [__file__]
 
 def watch(metrics, step):
     while not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
@@ -53,17 +51,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.usefixtures("one_thread")  # sums depend on the threads in their last bits
-def test_a_killed_queue_goes_on_and_uses_what_is_there(
+def test_a_killed_loop_continues_and_uses_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "cosformer_tiny.py"
     script.write_text(COSFORMER)
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # where `studies` is
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)  # where `studies` is
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(RECIPES, "lm-wikitext2-small", RECIPES["lm-wikitext2-small"])
-    monkeypatch.setattr("studies.cosformer2022.queue.launcher", None)
-    monkeypatch.setattr("studies.cosformer2022.queue._lower_priority", None)
+    monkeypatch.setattr("studies.cosformer2022.loop.launcher", None)
     import cosformer_tiny  # pyright: ignore[reportMissingImports]  # replaces them; monkeypatch puts them back
 
     runs = tmp_path / "runs"
@@ -71,8 +68,6 @@ def test_a_killed_queue_goes_on_and_uses_what_is_there(
     words = ["table2", "--attentions", "cosformer", "--seeds", "1", "--runs", str(runs)]
     killed = subprocess.run([sys.executable, script, *words], env=os.environ | {"KILL_AT": "6"}, check=False)
     assert killed.returncode == -9
-    with (runs / ".queue").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the killed run is gone when its hold on the folder is
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert 6 <= steps[-1] < 12 and not (run / "result.json").exists()
     assert (run / "checkpoints" / "checkpoint-4").is_dir()

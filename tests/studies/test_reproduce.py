@@ -23,7 +23,7 @@ def test_a_fresh_clone_shows_the_committed_verdicts_and_writes_nothing(tmp_path:
     captured = capsys.readouterr()
     rows = dict(line.split(maxsplit=1) for line in captured.out.splitlines() if line)
     assert rows["linear-time"].startswith("holds here") and "lm" in rows
-    assert "docs/results/runs.jsonl" in captured.err
+    assert "runs.jsonl" in captured.err
     assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
@@ -35,34 +35,29 @@ def test_the_committed_search_of_rates_is_shown(tmp_path: Path, monkeypatch, cap
     assert "rates.jsonl" in captured.err
 
 
-def test_without_a_clone_it_says_where_the_committed_runs_are(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_without_records_it_says_what_to_give(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert study.main(["ledger", "--show"]) == 0
+    assert study.main(["ledger", "--show", "--records", "nowhere"]) == 0
     captured = capsys.readouterr()
     assert "not run" in captured.out and "holds here" not in captured.out
-    assert "runs.jsonl" in captured.err and "clone" in captured.err
+    assert "runs.jsonl" in captured.err and "--from" in captured.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_runs_of_ones_own_come_before_the_committed_ones(tmp_path: Path, monkeypatch, capsys) -> None:
-    from cosformer.report.records import Run
+    from cosformer.runs import Run
 
     monkeypatch.chdir(tmp_path)
     mine = Run("lm-wikitext2-small", "lm", "cosformer", 0, "done", scores={"test": {"word_perplexity": 1234.0}})
-    monkeypatch.setattr("studies.cosformer2022.state.collect", lambda cells, runs: ([mine], []))
+    monkeypatch.setattr(study, "collect", lambda cells, runs: ([mine], []))
     assert study.main(["table2", "--show", "--docs", str(DOCS)]) == 0
     captured = capsys.readouterr()
     assert "1,234 (one seed)" in captured.out and "committed" not in captured.err
 
 
 def test_a_missing_extra_is_said_before_anything_starts(tmp_path, monkeypatch, capsys) -> None:
-    from cosformer import extras
-
-    def missing(name: str):
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(extras, "import_module", missing)
-    monkeypatch.setattr("studies.cosformer2022.queue.Queue.go", lambda self: pytest.fail("it started"))
+    monkeypatch.setattr(study, "find_spec", lambda name: None)
+    monkeypatch.setattr(study, "train", lambda *args, **options: pytest.fail("it started"))
     assert study.main(["table2"]) == 2
     assert "pip install 'cosformer[train]'" in capsys.readouterr().err

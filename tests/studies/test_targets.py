@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from cosformer import cli
-from cosformer.report import paper_numbers as paper
-from cosformer.report.paper_tables import Entry
-from cosformer.report.records import Measurement, Results, Run, write_runs
-from cosformer.report.result_figures import our_trade_offs
-from studies.cosformer2022 import Request, algorithms, figures, tables
+from cosformer.report.measurements import Measurement, Results
+from cosformer.runs import Run, write_runs
+from studies.cosformer2022 import Request, algorithms, figures, paper, tables
 from studies.cosformer2022 import __main__ as study
+from studies.cosformer2022.drawings import our_trade_offs
+from studies.cosformer2022.paper_tables import Entry
 from studies.cosformer2022.samples import Sample, as_text, shortened
 
 
@@ -49,7 +48,7 @@ def test_algorithm1_notices_another_operator(
 ) -> None:
     real = algorithms.cosformer_attention
     monkeypatch.setattr(algorithms, "cosformer_attention", lambda *args, **more: real(*args, **more) * 1.001)
-    assert study.main(["algorithm1", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
+    assert study.main(["algorithm1", "--runs", str(tmp_path)]) == 2
     assert "DIFFERS" in capsys.readouterr().out
 
 
@@ -65,7 +64,7 @@ def test_algorithm2_is_ours(tmp_path: Path) -> None:
 
 def test_algorithm2_notices_another_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms, "threshold_frequency", lambda matrices, threshold: np.zeros(matrices.shape[1:]))
-    assert study.main(["algorithm2", "--runs", str(tmp_path)]) == cli.EXIT_USAGE
+    assert study.main(["algorithm2", "--runs", str(tmp_path)]) == 2
 
 
 def test_table7_shows_the_paper_and_what_is_prepared(
@@ -185,7 +184,7 @@ def test_a_dry_run_says_what_it_would_train(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.startswith("torchrun --nproc-per-node=8 -m -- cosformer train lm-wikitext103 ")
     assert study.main(["table5", *words]) == 0 and "table5 trains nothing" in capsys.readouterr().err
     # its claims are about the small recipes, which nobody wants on eight GPUs
-    assert study.main(["ledger", "--scale", "paper", *words]) == cli.EXIT_USAGE
+    assert study.main(["ledger", "--scale", "paper", *words]) == 2
     assert "at scale small" in capsys.readouterr().err
 
 
@@ -194,15 +193,14 @@ def test_a_dry_run_says_how_long_each_run_and_all_of_them_take(
 ) -> None:
     """From the times of committed runs of the same recipe; what never ran is not known."""
     times = {"softmax": 600.0, "cosformer": 1800.0}
-    (tmp_path / "results").mkdir()
     ran = [Run("lm-wikitext2-small", "lm", name, 0, "done", cpu_seconds=time) for name, time in times.items()]
-    write_runs(tmp_path / "results" / "runs.jsonl", ran)
-    words = ["--attentions", "softmax,cosformer", "--seeds", "1", "--dry-run", "--docs", str(tmp_path)]
+    write_runs(tmp_path / "runs.jsonl", ran)
+    words = ["--attentions", "softmax,cosformer", "--seeds", "1", "--dry-run", "--records", str(tmp_path)]
     assert study.main(["table2", *words, "--runs", str(tmp_path / "runs")]) == 0
     out, err = capsys.readouterr()
     assert [line.rpartition("# ")[2] for line in out.splitlines()] == ["about 10 min", "about 30 min"]
     assert "2 runs are missing: about 0.7 hours of one core" in err
-    (tmp_path / "results" / "runs.jsonl").unlink()
+    (tmp_path / "runs.jsonl").unlink()
     assert study.main(["table2", *words, "--runs", str(tmp_path / "runs")]) == 0
     out, err = capsys.readouterr()
     assert out.count("# time not known") == 2 and "nothing like them has run yet" in err

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from cosformer.report.records import Measurement, Results
+from cosformer.report.measurements import Measurement, Results
 from studies.cosformer2022.speed import exponent, order_verdict, speed_claims
 from studies.cosformer2022.verdict import (
     FAILS,

@@ -12,7 +12,14 @@ from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfi
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Task
 
-TINY = ModelConfig("adaptive_lm", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0)
+TINY = ModelConfig(
+    "adaptive_lm",
+    num_hidden_layers=1,
+    hidden_size=16,
+    num_attention_heads=2,
+    intermediate_size=32,
+    hidden_dropout_prob=0.0,
+)
 
 
 @pytest.fixture(autouse=True)

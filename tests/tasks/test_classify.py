@@ -15,7 +15,13 @@ from cosformer.experiment import ModelConfig
 from cosformer.tasks.base import Task
 from cosformer.tasks.classify import windows
 
-SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.0,
+}
 TEXT = ModelConfig("lra_text", **SIZES, fields={"head_dim": 8, "classifier_sizes": [16]})
 PAIR = replace(TEXT, preset="lra_retrieval")
 TRAIN = [("a fine film", 1), ("dull", 0), ("I would see it again and again", 1), ("good", 1), ("", 0)]

@@ -15,7 +15,13 @@ from cosformer.data.masking import IGNORED
 from cosformer.experiment import ModelConfig
 from cosformer.tasks.lm import LM
 
-SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.0,
+}
 PLAIN = ModelConfig("adaptive_lm", **SIZES, fields={"adaptive_cutoffs": None, "activation_dropout": 0.0})
 ADAPTIVE = replace(PLAIN, fields={"adaptive_cutoffs": [5, 9], "activation_dropout": 0.0, "adaptive_dropout": 0.0})
 HEADS = pytest.mark.parametrize("model", [PLAIN, ADAPTIVE], ids=["plain", "adaptive"])
@@ -255,7 +261,7 @@ def test_words_and_bytes_of_the_real_set(make: Callable, real: Callable[[str], P
 
 def test_layers_take_several_attentions_by_turns(make: Callable, wikitext: str) -> None:
     task = make("lm", "wikitext2", length=16, path=wikitext)
-    mixed = replace(PLAIN, layers=3, attention="local,cosformer", attention_options={"local.window": 4})
+    mixed = replace(PLAIN, num_hidden_layers=3, attention="local,cosformer", attention_options={"local.window": 4})
     config = task.config(mixed)
     assert config.layer_attentions == ["local", "cosformer", "local"]
     assert config.layer_options == [{"window": 4}, {}, {"window": 4}]

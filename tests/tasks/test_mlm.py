@@ -15,7 +15,14 @@ from cosformer.data.sequences import PackedLines
 from cosformer.experiment import ModelConfig
 from cosformer.tasks.mlm import MLM
 
-TINY = ModelConfig("roberta_base", layers=2, width=16, heads=2, feed_forward=32, dropout=0.0)
+TINY = ModelConfig(
+    "roberta_base",
+    num_hidden_layers=2,
+    hidden_size=16,
+    num_attention_heads=2,
+    intermediate_size=32,
+    hidden_dropout_prob=0.0,
+)
 
 
 def build(task: MLM) -> torch.nn.Module:

@@ -17,7 +17,13 @@ from cosformer.models.config import CosformerConfig
 from cosformer.tasks.scores import macro_f1, number_scores, number_sums
 
 TINY = ModelConfig(
-    "roberta_base", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0, fields={"pooling": "mean"}
+    "roberta_base",
+    num_hidden_layers=1,
+    hidden_size=16,
+    num_attention_heads=2,
+    intermediate_size=32,
+    hidden_dropout_prob=0.0,
+    fields={"pooling": "mean"},
 )
 
 
@@ -127,7 +133,16 @@ def test_a_text_to_write_begins_behind_the_start_token(make, fit: Callable, sums
     batch = task.collate([task.train_row(i, 0) for i in range(6)])
     assert task.dataset.vocabulary.decode(batch["labels"][0]) == "aaa</s>"
     model = task.head(
-        task.config(ModelConfig("roberta_base", layers=1, width=16, heads=2, feed_forward=32, dropout=0.0))
+        task.config(
+            ModelConfig(
+                "roberta_base",
+                num_hidden_layers=1,
+                hidden_size=16,
+                num_attention_heads=2,
+                intermediate_size=32,
+                hidden_dropout_prob=0.0,
+            )
+        )
     )
     assert model.prepare_decoder_input_ids_from_labels(batch["labels"])[0, 0] == task.dataset.vocabulary.bos_id
     model = fit(model, batch, 80, 1e-2)

@@ -26,7 +26,13 @@ def small() -> Callable[..., Experiment]:
     ) -> Experiment:
         # a masked language model has a host of its own
         preset = {"preset": "roberta_base"} if task == "mlm" else {"preset": "adaptive_lm", "fields": PLAIN}
-        sizes = {"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "dropout": 0.1}
+        sizes = {
+            "num_hidden_layers": 2,
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "hidden_dropout_prob": 0.1,
+        }
         rows = {"name": "python", "options": {"max_bytes": 300_000}, "length": 64, "eval_rows": 16}
         steps = {"steps": 12, "batch": 4, "lr": 3e-3, "warmup": 3, "eval_every": 4, "save_every": 5, "log_every": 2}
         return Experiment(

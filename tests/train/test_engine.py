@@ -47,7 +47,7 @@ def test_a_run_leaves_what_it_promises(small, tmp_path, metric_lines) -> None:
 
 def test_the_logged_loss_is_the_models_own(small, tmp_path, metric_lines) -> None:
     """The first update's loss, computed by hand on the rows that the stream gives first."""
-    experiment = small(steps=1, log_every=1, model={"dropout": 0.0})
+    experiment = small(steps=1, log_every=1, model={"hidden_dropout_prob": 0.0})
     train(experiment, tmp_path / "run", quiet=True)
     task = build_task(experiment)
     model = start_model(task, experiment).train()
@@ -107,7 +107,7 @@ def losses_with(small, tmp_path, metric_lines):
 
     def trained(**options) -> list[float]:
         run = tmp_path / "-".join(["run", *options])
-        train(small(steps=4, log_every=1, model={"dropout": 0.0}, **options), run, quiet=True)
+        train(small(steps=4, log_every=1, model={"hidden_dropout_prob": 0.0}, **options), run, quiet=True)
         return losses(metric_lines(run))
 
     return trained
@@ -202,7 +202,7 @@ def test_attentions_without_denominators_say_none() -> None:
 
 
 def test_diagnostics_are_logged_per_layer(small, tmp_path, metric_lines) -> None:
-    fields = {"steps": 4, "log_every": 2, "model": {"dropout": 0.0}}
+    fields = {"steps": 4, "log_every": 2, "model": {"hidden_dropout_prob": 0.0}}
     train(small(**fields, diagnostics=True), tmp_path / "watched", quiet=True)
     train(small(**fields), tmp_path / "plain", quiet=True)
     watched = metric_lines(tmp_path / "watched")

@@ -21,7 +21,13 @@ from cosformer.train import load_model, train
 from cosformer.train.vocabulary import as_transformers
 
 LENGTH = 48
-BODY = {"preset": "lra_text", "layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
+BODY = {
+    "preset": "lra_text",
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 BODY |= {"fields": {"head_dim": 8, "classifier_sizes": [16]}}
 
 

@@ -1,4 +1,4 @@
-"""Several processes, each with rows or with pieces of rows, and pieces on one device: the run of one process with whole rows."""
+"""Several processes, each with rows or with shards of rows, and windows on one device: the run of one process with whole rows."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ import pytest
 from cosformer.experiment import Experiment
 from cosformer.train import evaluate_run, mesh, resume, train
 from cosformer.train.arguments import arguments
-from studies.cosformer2022.queue import launcher
+from studies.cosformer2022.loop import launcher
 
 WORKER = """
 import json, os, sys
@@ -85,7 +85,7 @@ STRATEGIES = ["ddp", pytest.param("fsdp", marks=[pytest.mark.gpu, pytest.mark.sl
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("task", ["lm", "mlm"])  # the number of masked tokens differs between the processes
 def test_two_processes_give_the_losses_of_one(small, tmp_path, metric_lines, strategy, task) -> None:
-    experiment = small(task=task, steps=6, log_every=1, eval_every=3, save_every=3, model={"dropout": 0.0})
+    experiment = small(task=task, steps=6, log_every=1, eval_every=3, save_every=3, model={"hidden_dropout_prob": 0.0})
     train(experiment, tmp_path / "one", quiet=True)
     torchrun(tmp_path, 2, [job(with_train(experiment, strategy=strategy), tmp_path / "two", 1)])
     assert_same(metric_lines(tmp_path / "one"), metric_lines(tmp_path / "two"))
@@ -97,7 +97,9 @@ def test_two_processes_give_the_losses_of_one(small, tmp_path, metric_lines, str
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_processes_resume(small, tmp_path, metric_lines, strategy) -> None:
-    experiment = small(steps=6, log_every=1, eval_every=3, save_every=3, strategy=strategy, model={"dropout": 0.0})
+    experiment = small(
+        steps=6, log_every=1, eval_every=3, save_every=3, strategy=strategy, model={"hidden_dropout_prob": 0.0}
+    )
     torchrun(tmp_path, 2, [job(experiment, tmp_path / "run", 1)])
     before = metric_lines(tmp_path / "run")
     cut_back(tmp_path / "run", 6)
@@ -115,7 +117,12 @@ def test_a_batch_that_cannot_be_shared_is_refused(small, tmp_path, monkeypatch) 
 def ten(small) -> Experiment:
     """Ten updates of rows that do not divide evenly, with a score and a checkpoint half-way."""
     return small(
-        steps=10, log_every=1, eval_every=5, save_every=5, model={"dropout": 0.0}, data={"length": 62, "eval_rows": 6}
+        steps=10,
+        log_every=1,
+        eval_every=5,
+        save_every=5,
+        model={"hidden_dropout_prob": 0.0},
+        data={"length": 62, "eval_rows": 6},
     )
 
 
@@ -145,7 +152,10 @@ def test_rows_over_two_processes_and_a_rank_that_dies(small, tmp_path, metric_li
     """With dropout: killed and resumed is, to the bit, the run that was never stopped. A masked language model too."""
     options = {"steps": 10, "log_every": 1, "eval_every": 5, "save_every": 5, "data": {"length": 62, "eval_rows": 6}}
     both = {"short_convolution": 4, "output_gate": True}
-    dropped, masked = small(**options, model=both), small(**options, task="mlm", model=both | {"dropout": 0.0})
+    dropped, masked = (
+        small(**options, model=both),
+        small(**options, task="mlm", model=both | {"hidden_dropout_prob": 0.0}),
+    )
     jobs = [job(dropped, tmp_path / "whole", 2), job(masked, tmp_path / "mlm", 2)]
     jobs.append(job(dropped, tmp_path / "killed", 2, dies=7))
     torchrun(tmp_path, 2, jobs, fails=True)  # the last job's second process is gone, and the first stops too
@@ -158,19 +168,19 @@ def test_rows_over_two_processes_and_a_rank_that_dies(small, tmp_path, metric_li
     assert_same(metric_lines(tmp_path / "mlm-one"), metric_lines(tmp_path / "mlm"))
 
 
-@pytest.mark.parametrize("piece", [16, 62])
+@pytest.mark.parametrize("window", [16, 62])
 @pytest.mark.parametrize("model", [{}, {"short_convolution": 4, "output_gate": True}], ids=["plain", "convolution"])
-def test_rows_in_pieces(ten, tmp_path, metric_lines, piece, model) -> None:
+def test_rows_in_windows(ten, tmp_path, metric_lines, window, model) -> None:
     ten = dataclasses.replace(ten, model=dataclasses.replace(ten.model, **model))
     train(ten, tmp_path / "one", quiet=True)
-    train(with_train(ten, piece=piece), tmp_path / "pieces", quiet=True)
-    assert_same(metric_lines(tmp_path / "one"), metric_lines(tmp_path / "pieces"))
-    scores = [evaluate_run(tmp_path / name, ["valid"])["valid"]["loss"] for name in ("one", "pieces")]
+    train(with_train(ten, window=window), tmp_path / "windows", quiet=True)
+    assert_same(metric_lines(tmp_path / "one"), metric_lines(tmp_path / "windows"))
+    scores = [evaluate_run(tmp_path / name, ["valid"])["valid"]["loss"] for name in ("one", "windows")]
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
-def test_truncated_pieces_train_too(ten, tmp_path, metric_lines) -> None:
-    train(with_train(ten, piece=16, piece_gradients="truncated"), tmp_path / "run", quiet=True)
+def test_truncated_windows_train_too(ten, tmp_path, metric_lines) -> None:
+    train(with_train(ten, window=16, window_gradients="truncated"), tmp_path / "run", quiet=True)
     losses = [m["loss"] for m in metric_lines(tmp_path / "run") if m["kind"] == "train"]
     assert losses[-1] < losses[0]
 
@@ -179,8 +189,8 @@ def test_truncated_pieces_train_too(ten, tmp_path, metric_lines) -> None:
     ("changes", "message"),
     [
         ({"sequence_parallel": 2}, "sequence_parallel=2 does not divide 1 processes"),
-        ({"piece": 16, "gradient_checkpointing": True}, "piece=16 does not go with gradient_checkpointing"),
-        ({"piece": 16, "diagnostics": True}, "piece=16 does not go with diagnostics"),
+        ({"window": 16, "gradient_checkpointing": True}, "window=16 does not go with gradient_checkpointing"),
+        ({"window": 16, "diagnostics": True}, "window=16 does not go with diagnostics"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(ten, tmp_path, changes, message) -> None:

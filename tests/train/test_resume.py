@@ -193,7 +193,7 @@ engine.Engine._save_checkpoint = fill_up
 def test_a_full_disk_stops_with_a_message_and_keeps_the_last_good_checkpoint(
     small, start, tmp_path, metric_lines
 ) -> None:
-    experiment, run = small(steps=12, save_every=4, eval_every=100, model={"width": 64}), tmp_path / "run"
+    experiment, run = small(steps=12, save_every=4, eval_every=100, model={"hidden_size": 64}), tmp_path / "run"
     train(experiment, tmp_path / "whole", quiet=True)
     process = start(experiment, run, FILL_UP)
     message = process.communicate()[1].strip().splitlines()[-1]

@@ -20,7 +20,9 @@ def test_the_seed_decides_the_weights(small) -> None:
 
 def test_a_run_starts_from_another_runs_best_weights(small, tmp_path) -> None:
     train(small(steps=4), tmp_path / "first", quiet=True)
-    second = small(steps=4, lr=1e-3, model={"layers": None, "width": None, "heads": None})
+    second = small(
+        steps=4, lr=1e-3, model={"num_hidden_layers": None, "hidden_size": None, "num_attention_heads": None}
+    )
     second = dataclasses.replace(second, start=str(tmp_path / "first"))
     model = start_model(build_task(second), second)
     for x, y in zip(model.parameters(), load_model(tmp_path / "first").parameters(), strict=True):
@@ -31,7 +33,7 @@ def test_a_run_starts_from_another_runs_best_weights(small, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"width": 64}}, "model.width=64.*hidden_size=32"),
+        ({"model": {"hidden_size": 64}}, "model.hidden_size=64.*hidden_size=32"),
         ({"model": {"attention": "relu"}}, "trained with 'cosformer'.*--model.attention cosformer"),
         ({"data": {"length": 128}}, "knows 64 positions and the data has 128"),
     ],

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from cosformer.attention.base import Attention, Traits
+from cosformer.plugins import register
 from cosformer.suggest import unknown
 
 # name -> (module, class). The module is imported when its attention is built.
@@ -54,4 +55,14 @@ def build_attention(
     return attention_class(name)(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal, **options)
 
 
-__all__ = ["ATTENTIONS", "Attention", "Traits", "attention_class", "build_attention"]
+def register_attention(name: str, cls: type[Attention]) -> None:
+    """Make an attention of your own known as ``name``, to :func:`build_attention`, models and benchmarks alike.
+
+    ``cls`` is a class at the top of its module, with ``traits``.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Attention) and hasattr(cls, "traits")):
+        raise ValueError(f"attention {name!r}: {cls!r} is no subclass of cosformer.attention.Attention with traits")
+    register("attention", ATTENTIONS, name, cls)
+
+
+__all__ = ["ATTENTIONS", "Attention", "Traits", "attention_class", "build_attention", "register_attention"]

@@ -1,7 +1,7 @@
 """``cosformer bench attention``: the operator against torch's softmax attention, the authors' implementation and the
 machine's limit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +13,11 @@ from torch import Tensor
 from cosformer import machine, terminal
 from cosformer.bench.measure import compared, in_fresh_process, interleaved, measured, peak_above_now
 from cosformer.bench.released import released_attention, released_bytes
+from cosformer.bench.tables import SPREAD, crossed, length, rest
 from cosformer.ops.backends import available_backends
 from cosformer.ops.operator import cosformer_attention
-from cosformer.report.records import DIFFERENCE, Measurement
+from cosformer.report.measurements import DIFFERENCE, Measurement, Results
+from cosformer.report.table import Table
 
 LENGTHS = (1, 8, 32, 63, 64, 128, 256, 1024, 4096, 16384)
 QUICK = {"lengths": (8, 64, 256, 1024, 4096), "repeats": 3}
@@ -182,3 +184,37 @@ def _authors(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tens
 def _too_big(n: int, causal: bool) -> str:
     need, have = released_bytes(n, HEADS, HEAD_DIM, causal), machine.memory("MemAvailable")
     return f"not run: needs {need / 1e9:.0f} GB, {have / 1e9:.0f} GB are free" if need > 0.7 * have else ""
+
+
+def tables(results: Results) -> list[Table]:
+    """Forward passes, lengths down and baselines across; then the rest."""
+    shown = results.find(kind="forward")
+    columns = {"sdpa": "SDPA", "authors": "authors' implementation", "limit": "matmul limit"}
+    shown.sort(key=lambda m: (m.mode, [*columns].index(m.baseline)))
+    title = (
+        "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's softmax "
+        "attention (SDPA) and than the authors' implementation, and how many times slower than the machine's matrix "
+        f"multiplication allows ({SPREAD}; at short lengths the difference in µs)."
+    )
+    return [crossed(title, shown, length, lambda m: f"{m.mode}, {columns[m.baseline]}", "N"), rest(results, shown)]
+
+
+def markers(results: Results) -> dict[str, str]:
+    """What documents show of the results besides the first table, by marker."""
+    start = faster_from(results.find(kind="forward", baseline="sdpa"))  # in both modes
+    return {"faster from": f"{start:,}" if start else "no measured number of", "speed": readme_table(results).markdown}
+
+
+def readme_table(results: Results) -> Table:
+    """For the README: long lengths, against SDPA alone."""
+    shown = [m for m in results.find(kind="forward", baseline="sdpa") if (m.length or 0) >= 1024]
+    title = f"How many times faster than torch's softmax attention, forward, 8 heads of 64 channels ({SPREAD}):"
+    return crossed(title, shown, length, lambda m: m.mode, "tokens")
+
+
+def faster_from(against: Iterable[Measurement]) -> int | None:
+    """The length from which on cosFormer is faster than a baseline in all of ``against``, by the lower quartile."""
+    run = [m for m in against if m.value is not None]
+    slower = [m.length or 0 for m in run if m.unit == DIFFERENCE or (m.low or m.value or 0.0) <= 1]
+    faster = [m.length or 0 for m in run if (m.length or 0) > max(slower, default=0)]
+    return min(faster, default=None)

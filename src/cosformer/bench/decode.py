@@ -6,10 +6,12 @@ from pathlib import Path
 import torch
 
 from cosformer import terminal
-from cosformer.bench.generate import against, token_steps
+from cosformer.bench.generate import against, token_cells, token_steps
 from cosformer.bench.measure import interleaved
+from cosformer.bench.tables import SPREAD, length
 from cosformer.extras import require
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results
+from cosformer.report.table import Table
 
 
 def measurements(
@@ -41,3 +43,12 @@ def measurements(
         times = interleaved(actions, repeats=repeats)
     for name in names[1:]:
         yield from against(name, names[0], lengths, times, sizes)
+
+
+def tables(results: Results) -> list[Table]:
+    """Contexts and models down; time and state of a token across."""
+    states = results.find(kind="state")
+    rows = [[length(m), m.attention, *token_cells(results, m.length, attention=m.attention)] for m in states]
+    title = f"One more token of a linearized model against {states[0].baseline} ({SPREAD}), and what each carries."
+    header = ["context", "model", "ms", "ms, original", "times faster", "MB", "MB, original", "times smaller"]
+    return [Table(title, header, rows)]

@@ -9,8 +9,10 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import compared, in_fresh_process, interleaved, measured, resident, spread
 from cosformer.bench.steps import language_model
+from cosformer.bench.tables import SPREAD, lengths_of, rest
 from cosformer.extras import require
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, cell
+from cosformer.report.table import Table
 
 QUICK = {"lengths": (256, 1024), "tokens": 2000}
 SIZES: dict[str, Any] = {"width": 512, "layers": 2, "heads": 8}
@@ -158,3 +160,25 @@ def _megabytes(cache: Any) -> float:
     if hasattr(cache, "nbytes"):
         return cache.nbytes / 1e6
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) / 1e6
+
+
+def tables(results: Results) -> list[Table]:
+    """Contexts down; time and state of both attentions across."""
+    shown = [*results.find(kind="step"), *results.find(kind="state")]
+    rows = [[f"{n:,}", *token_cells(results, n)] for n in lengths_of(results.find(kind="state"))]
+    title = (
+        "One more token in a model of 2 layers of width 512, cosFormer's state against softmax's key-value cache "
+        f"({SPREAD}), and what each carries."
+    )
+    header = ["context", "ms, cosFormer", "ms, softmax", "times faster, median of pairs"]
+    header += ["MB, cosFormer", "MB, softmax", "times smaller"]
+    return [Table(title, header, rows), rest(results, shown)]
+
+
+def token_cells(results: Results, n: int | None, **which: str) -> list[str]:
+    """Milliseconds and megabytes of a token behind ``n`` tokens, ours and the baseline's, each pair with its ratio."""
+    step, state = (results.one(kind=kind, length=n, **which) for kind in ("step", "state"))
+    assert step is not None and state is not None
+    times, sizes = (step.milliseconds, step.baseline_milliseconds), (state.megabytes, state.baseline_megabytes)
+    shown = [[f"{x:.3g}" if x < 1000 else f"{x:,.0f}" for x in pair if x is not None] for pair in (times, sizes)]
+    return [*shown[0], cell(step), *shown[1], cell(state)]

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from cosformer import terminal
-from cosformer.bench.attention import MODES, attentions
+from cosformer.bench.attention import MODES, attentions, faster_from
 from cosformer.bench.measure import compared, measured, seconds
 from cosformer.bench.steps import peak
 from cosformer.ops.backends import available_backends
 from cosformer.ops.triton.plan import SIZES, padded, segment_length
-from cosformer.report.bench_tables import faster_from
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement
 from cosformer.report.table import Table
 
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)

@@ -12,8 +12,11 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import in_fresh_process, measured, peak_above_now, seconds
 from cosformer.bench.steps import language_model, random_bytes, training_step
+from cosformer.bench.tables import crossed, length
 from cosformer.extras import require
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results
+from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
 
 QUICK = {"lengths": (1024, 4096), "piece": 1024, "softmax_up_to": 1024, "repeats": 1}
 LAYERS, WIDTH, HEADS = 2, 128, 4
@@ -94,13 +97,13 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
     """Forward, loss, backward and Adam on one sequence of ``n`` random bytes, or on this rank's half of it."""
     import torch.distributed as dist
 
-    from cosformer.models.piecewise import backward_in_pieces
+    from cosformer.models.windows import backward_in_windows
 
     sizes: dict[str, Any] = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
     model = language_model(attention, n, **sizes, position_embedding_type="sinusoidal")
     batch = random_bytes(1, n)
     if piece is not None:
-        return training_step(model, batch, lambda: backward_in_pieces(model, batch, piece=piece))
+        return training_step(model, batch, lambda: backward_in_windows(model, batch, window=piece))
     if group is None:
         return training_step(model, batch)
     batch = {name: ids.chunk(2, dim=1)[dist.get_rank()] for name, ids in batch.items()}
@@ -111,3 +114,23 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
             dist.all_reduce(parameter.grad, group=group)
 
     return training_step(model, batch, backward)
+
+
+def tables(results: Results) -> list[Table]:
+    """Lengths down, ways to train across: memory, then speed."""
+    titles = {
+        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
+        "speed": "Tokens a second of a training step (median and quartiles).",
+    }
+    shown = [m for m in results.measurements if m.value is not None]
+    return [
+        crossed(
+            title,
+            [m for m in shown if m.kind == kind],
+            length,
+            lambda m: f"{m.attention}, {m.mode}",
+            "tokens",
+            NOT_RUN,
+        )
+        for kind, title in titles.items()
+    ]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cosformer.report.records import DIFFERENCE, Measurement
+from cosformer.report.measurements import DIFFERENCE, Measurement
 
 # calls shorter than this are repeated within a sample: the clock and the scheduler cost microseconds
 SAMPLE_SECONDS = 0.02

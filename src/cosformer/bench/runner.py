@@ -7,14 +7,20 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from cosformer import machine, terminal
-from cosformer.bench.measure import Measurement
-from cosformer.report.bench_tables import blocks, tables
-from cosformer.report.records import DIFFERENCE, Results, read_results
+from cosformer.bench.tables import listed
+from cosformer.report.measurements import DIFFERENCE, Measurement, Results, read_results
 from cosformer.report.table import Table, insert
+
+__all__ = [
+    "measure",
+    "show",
+    "tables",
+]
 
 
 def measure(
@@ -66,9 +72,29 @@ def measure(
     return results()
 
 
-def show(results: Results, *, json: bool, markdown: bool, into: Path | None) -> None:
+def tables(results: Results, package: str = "cosformer.bench") -> list[Table]:
+    """Those that the benchmark declares in its module's ``tables``, the most important first; else a list of its measurements."""
+    declared = getattr(_module(results, package), "tables", lambda results: [listed("", results.measurements)])
+    return [table for table in declared(results) if table.rows]
+
+
+def blocks(results: Results, package: str = "cosformer.bench") -> dict[str, str]:
+    """What documents show of the results, by marker: the first table (or as many as the module's IN_DOCUMENTS), and its ``markers``."""
+    module = _module(results, package)
+    made = tables(results, package)[: getattr(module, "IN_DOCUMENTS", 1)]
+    found = {f"bench {results.benchmark}": "\n\n".join([*(table.markdown for table in made), results.source])}
+    return found | getattr(module, "markers", lambda results: {})(results)
+
+
+def _module(results: Results, package: str) -> Any:
+    """The benchmark's module; None where ``package`` has none of its name."""
+    name = f"{package}.{results.benchmark}"
+    return import_module(name) if results.benchmark.isidentifier() and find_spec(name) else None
+
+
+def show(results: Results, package: str, *, json: bool, markdown: bool, into: Path | None) -> None:
     """Print the results as ``json``, ``markdown`` or text; or put what documents want of them ``into`` one."""
-    found = tables(results)
+    found = tables(results, package)
     if json:
         print(results.json(), end="")
     elif markdown:
@@ -77,10 +103,10 @@ def show(results: Results, *, json: bool, markdown: bool, into: Path | None) -> 
         print("\n\n".join([*(table.text for table in found), results.source]))
     if into is not None:
         text = into.read_text(encoding="utf-8")
-        wanted = {marker: block for marker, block in blocks(results).items() if f"<!-- {marker}:" in text}
+        wanted = {marker: block for marker, block in blocks(results, package).items() if f"<!-- {marker}:" in text}
         if not wanted:
             raise ValueError(
-                f"{into} holds none of the markers {', '.join(f'<!-- {x}:start -->' for x in blocks(results))}"
+                f"{into} holds none of the markers {', '.join(f'<!-- {x}:start -->' for x in blocks(results, package))}"
             )
         for marker, block in wanted.items():
             text = insert(text, marker, block)

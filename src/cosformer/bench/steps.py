@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cosformer import machine, terminal
 from cosformer.bench.measure import interleaved, limited_memory, peak_above_now
-from cosformer.report.bench_tables import OUT_OF_MEMORY
+from cosformer.bench.tables import OUT_OF_MEMORY
 
 BYTES = 256
 Step = Callable[[], None]

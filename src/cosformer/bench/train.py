@@ -12,12 +12,14 @@ import torch
 from cosformer import terminal
 from cosformer.bench.measure import compared
 from cosformer.bench.steps import allowed_bytes, language_model, random_bytes, timed, training_step
+from cosformer.bench.tables import SPREAD, lengths_of, rest
 from cosformer.bench.zoo import names
 from cosformer.experiment import METRICS_FILE, DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.extras import require
 from cosformer.json_files import read_lines
 from cosformer.ops.backends import check_backend
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, cell
+from cosformer.report.table import Table
 from cosformer.tasks import build_task
 from cosformer.train import start_model, train
 
@@ -34,7 +36,7 @@ Variant = tuple[str, str]  # an attention and, of cosFormer, its backend ("": th
 def measurements(
     *,
     attentions: str = "cosformer",
-    backends: str = "chunked",
+    backends: str = "plain",
     lengths: Sequence[int] = (512, 2048, 8192),
     width: Sequence[int] = (256,),
     tokens: int = 16_384,
@@ -113,7 +115,13 @@ def engine_update(steps: int, *, threads: int) -> Measurement:
 def _experiment(steps: int, threads: int) -> Experiment:
     """The benchmark's language model on the sources of the Python library; scored and saved once, at the end."""
     plain = {"adaptive_cutoffs": None, "activation_dropout": 0.0, "final_norm": True, "hidden_act": "gelu"}
-    sizes: dict[str, Any] = {"layers": 4, "width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.0}
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "hidden_dropout_prob": 0.0,
+    }
     rhythm: dict[str, Any] = {"steps": steps, "log_every": LOG_EVERY, "eval_every": steps, "save_every": steps}
     learning = TrainConfig(**rhythm, batch=ENGINE_ROWS, lr=1e-4, schedule="constant", tracker="none", threads=threads)
     data = DataConfig("python", length=ENGINE_LENGTH, eval_rows=1)
@@ -150,3 +158,28 @@ def _bare(experiment: Experiment) -> float:
         if not torch.isfinite(loss):
             raise RuntimeError(f"the bare loop's loss is {float(loss)} at update {step}")
     return (time.monotonic() - start) / (experiment.train.steps - LOG_EVERY)
+
+
+def tables(results: Results) -> list[Table]:
+    """For each width a table by attention and length."""
+    shown, tokens, made = results.find(kind="training"), results.settings["tokens"], []
+
+    def speed(milliseconds: float | None) -> str:
+        return "" if milliseconds is None else f"{1e3 * tokens / milliseconds:,.0f}"
+
+    for width in sorted({m.width or 0 for m in shown}):
+        of_width = [m for m in shown if m.width == width]
+        lengths = lengths_of(of_width)
+        softmax = [next((m.baseline_milliseconds for m in of_width if m.length == n), None) for n in lengths]
+        rows = [["softmax", *["1" for _ in lengths], *map(speed, softmax)]]
+        for name, backend in dict.fromkeys((m.attention, m.backend) for m in of_width):
+            line = [m for n in lengths for m in of_width if (m.attention, m.backend, m.length) == (name, backend, n)]
+            label = f"{name} ({backend})" if backend else name
+            rows.append([label, *map(cell, line), *(speed(m.milliseconds) for m in line)])
+        title = (
+            f"Training a language model of 4 layers of width {width} with 4 heads on {tokens:,} tokens a batch: tokens per "
+            f"second by length, as a multiple of those with softmax attention (torch's SDPA; {SPREAD}) and as such."
+        )
+        header = ["attention", *(f"{n:,}" for n in lengths), *(f"tokens/s at {n:,}" for n in lengths)]
+        made.append(Table(title, header, rows))
+    return [*made, rest(results, shown)]

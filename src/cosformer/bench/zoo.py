@@ -16,11 +16,13 @@ from cosformer import terminal
 from cosformer.attention import ATTENTIONS, Attention, attention_class, build_attention
 from cosformer.bench.attention import HEAD_DIM, HEADS, MATMUL, matmul
 from cosformer.bench.measure import compared, in_fresh_process, interleaved, measured, peak_above_now
+from cosformer.bench.tables import NO_SUCH_FORM, SPREAD, growth, lengths_of
 from cosformer.ops.native import memory
-from cosformer.report.bench_tables import NO_SUCH_FORM
-from cosformer.report.bench_tables import ZOO_MODES as MODES
-from cosformer.report.records import Measurement
+from cosformer.report.measurements import Measurement, Results, cell, number
+from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
 
+MODES = ("plain", "padded", "causal", "causal padded")
 LENGTHS = (1024, 2048, 4096, 8192)
 QUICK = {"lengths": (512, 1024), "repeats": 3}
 PADDING = 0.25  # share of the keys that a padded input masks
@@ -124,3 +126,39 @@ def _inputs(mode: str, n: int) -> tuple[Tensor | None, ...]:
     q, k, v = (torch.randn(1, HEADS, n, HEAD_DIM) for _ in range(3))
     mask = (torch.arange(n) < n - int(PADDING * n))[None] if "padded" in mode else None
     return q, k, v, mask
+
+
+def tables(results: Results) -> list[Table]:
+    """One table per mode: attentions down; milliseconds and MB at each length and their growth across. Then the growth."""
+    cells = {(m.kind, m.attention, m.mode, m.length): m for m in results.measurements}
+    lengths, names = lengths_of(results.measurements), list(dict.fromkeys(m.attention for m in results.measurements))
+    factor = f"{lengths[-1] / lengths[-2]:g}x N" if len(lengths) > 1 else "growth"
+    header = ["attention", *(f"ms at {n:,}" for n in lengths), f"time at {factor}"]
+    header += [*(f"MB at {n:,}" for n in lengths), f"memory at {factor}"]
+
+    def missing(m: Measurement | None) -> str:
+        return NO_SUCH_FORM if m is not None and m.note == NO_SUCH_FORM else NOT_RUN
+
+    def found(kind: str, name: str, mode: str) -> list[str]:
+        of = [cells.get((kind, name, mode, n)) for n in lengths]
+        values = [m and (m.milliseconds if kind == "time" else m.value) for m in of]
+        if any(value is None for value in values):
+            return [missing(of[-1])] * (len(lengths) + 1)
+        numbers = [float(value or 0) for value in values]
+        return [*map(number, numbers), growth(lengths, numbers)]
+
+    made = []
+    for mode in MODES:
+        rows = [[name, *found("time", name, mode), *found("memory", name, mode)] for name in names]
+        title = f"{mode.capitalize()} forward, float32, one sequence, 8 heads of 64 channels; memory above the inputs."
+        made.append(Table(title, header, rows))
+    kinds = [(mode, kind) for mode in MODES for kind in ("time", "memory")]
+    rows = []
+    for name in names:
+        grown = [cells.get((f"{kind} growth", name, mode, lengths[-1])) for mode, kind in kinds]
+        plain = [cells.get((kind, name, mode, lengths[-1])) for mode, kind in kinds]
+        rows.append([name, *(cell(a) if a and a.value else missing(b) for a, b in zip(grown, plain, strict=True))])
+    if len(lengths) > 1:
+        title = f"Growth from {lengths[-2]:,} to {lengths[-1]:,} tokens ({SPREAD}; linear is {lengths[-1] / lengths[-2]:g})."
+        made.append(Table(title, ["attention", *(f"{mode}, {kind}" for mode, kind in kinds)], rows))
+    return made

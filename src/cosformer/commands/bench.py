@@ -55,7 +55,7 @@ def configure(
 
 def run(args: argparse.Namespace) -> int:
     from cosformer.bench import runner
-    from cosformer.report.records import read_results
+    from cosformer.report.measurements import read_results
 
     if args.tolerance < 1:
         raise ValueError(f"--tolerance {args.tolerance}: a factor of at least 1")
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             Path(args.json).write_text(results.json(), encoding="utf-8")
     else:
         results = _measure(args)
-    runner.show(results, json=args.json == "-", markdown=args.markdown, into=args.into)
+    runner.show(results, args.package, json=args.json == "-", markdown=args.markdown, into=args.into)
     return 0 if old is None else runner.compare(old, results, args.tolerance, quietly=args.json == "-")
 
 
@@ -164,7 +164,7 @@ BENCHES: dict[str, Bench] = {
         5,
         {
             "--attentions": Option("besides softmax (default: cosformer)", metavar="NAME,...|all"),
-            "--backends": Option("cosFormer also on these (default: chunked; '': none)", metavar="NAME,..."),
+            "--backends": Option("cosFormer also on these (default: plain; '': none)", metavar="NAME,..."),
             "--lengths": lengths("default: 512,2048,8192"),
             "--width": Option("default: 256", numbers, "C,C,..."),
             "--tokens": Option("of a batch (default: 16,384)", positive),

@@ -123,8 +123,8 @@ def _show_speed(results: Path, threads: int) -> None:
     from cosformer import machine
     from cosformer.bench.attention import forward
     from cosformer.extras import MissingExtra
-    from cosformer.report.records import Results
-    from cosformer.report.result_figures import operator_times
+    from cosformer.report.charts import benchmark_charts
+    from cosformer.report.measurements import Results
 
     _head(2, "Is it fast?", f"Causal attention, {HEADS} heads of {HEAD_DIM} channels, float32, no gradients.")
     found, lines, times = [], [], []
@@ -148,7 +148,8 @@ def _show_speed(results: Path, threads: int) -> None:
     measured = Results(benchmark="attention", settings=settings, measurements=tuple(found), **about)
     (results / "attention.json").write_text(measured.json(), encoding="utf-8")
     try:
-        print(f"The plot: {operator_times(measured, 'causal').save(results.parent)}\n")
+        (chart,) = benchmark_charts(measured)
+        print(f"The plot: {chart.save(results.parent)}\n")
     except MissingExtra as error:
         print(f"No plot: {error}\n")
 
@@ -199,7 +200,7 @@ def _megabytes(found: int | None) -> str:
 
 def _show_training(folder: Path, steps: int, threads: int) -> None:
     from cosformer.bench.turns import train_in_turns
-    from cosformer.report.records import read_run
+    from cosformer.runs import read_run
 
     words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by update in turns."
     _head(3, "Does it learn?", words)
@@ -281,11 +282,12 @@ def _show_writing() -> None:
 
 
 def _show_report(folder: Path) -> None:
+    from cosformer.bench.runner import tables
     from cosformer.report.page import write_report
 
     _head(6, "Show me.", "One page with all of this, for a browser.")
     runs = [folder / "runs"] if (folder / "runs").is_dir() else []
-    for problem in write_report(folder / "report.html", runs, folder / "results"):
+    for problem in write_report(folder / "report.html", runs, folder / "results", tables):
         print(f"skipped: {problem}", file=sys.stderr)
     print((folder / "report.html").resolve())
 

@@ -10,10 +10,20 @@ from cosformer.suggest import check_model_path
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a run's folder, a directory with a saved model, or a name on the hub")
-    add("file", metavar="FILE", help="a .csv, .tsv, .jsonl, .parquet or .txt file (a text a line); - is standard input")
+    add(
+        "file",
+        metavar="FILE",
+        help="a .csv, .tsv, .jsonl, .parquet, .txt (a text a line), .fasta, .npy or .npz file; - is standard input",
+    )
     add("-o", "--out", metavar="OUT", required=True, help="a .csv, .tsv, .jsonl or .parquet file; - is standard output")
     add("--text", metavar="COLUMN", help="the column of the texts (default: one with a usual name, or the only one)")
     add("--second", metavar="COLUMN", help="the column of the second texts, for a model of pairs")
+    add(
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="how many steps to forecast (default: a quarter of a window, at most 24)",
+    )
     add("--only", action="store_true", help="write the answers alone, without the columns of FILE")
     add(
         "--bad-rows",
@@ -21,14 +31,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="at a row that cannot be read: stop and write nothing, or say its number and leave its answer empty (default: stop)",
     )
-    add("--reads", choices=("csv", "tsv", "jsonl", "parquet", "txt"), help="the form of FILE (default: by its ending)")
+    add(
+        "--reads",
+        choices=("csv", "tsv", "jsonl", "parquet", "txt", "fasta", "arrays"),
+        help="the form of FILE (default: by its ending)",
+    )
     add("--writes", choices=("csv", "tsv", "jsonl", "parquet"), help="the form of OUT (default: by its ending)")
     add("--batch", type=positive, default=64, metavar="N", help="texts of one forward pass (default: 64)")
     add("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
     add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
     parser.epilog = (
         "Every row of FILE becomes a row of OUT, in order, with the predicted class and each class's probability, or a number, or"
-        " the likelihood of its text. Longer texts are cut, or read in windows, as in training. OUT is there whole or not at all."
+        " the likelihood of its text, or the next steps of its series. Longer texts are cut, or read in windows, as in training. OUT is there whole or not at all."
     )
 
 
@@ -44,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     transformers.logging.disable_progress_bar()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    predictor = Predictor(args.model, device=args.device, batch=args.batch)
+    predictor = Predictor(args.model, device=args.device, batch=args.batch, steps=args.steps)
     rows, bad = predict_file(
         predictor,
         args.file,

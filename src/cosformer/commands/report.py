@@ -28,9 +28,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("nothing to report on: there is no folder 'runs'; name run folders, or --results DIR")
     if args.output.is_dir():
         raise ValueError(f"{args.output} is a folder; give the page's file, as {args.output / 'report.html'}")
+    from cosformer.bench.runner import tables
     from cosformer.report.page import write_report
 
-    for problem in write_report(args.output, runs, args.results):
+    for problem in write_report(args.output, runs, args.results, tables):
         print(f"skipped: {problem}", file=sys.stderr)
     print(args.output.resolve())
     return 0

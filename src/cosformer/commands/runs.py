@@ -10,7 +10,7 @@ from typing import Any
 from cosformer.commands.train import RUNS
 from cosformer.recipes import RECIPES
 from cosformer.report.overview import differences, last_step, metric_of, saved_step, score_of, settings, shown, status
-from cosformer.report.records import Run, find_runs, read_run, read_runs
+from cosformer.runs import Run, find_runs, read_run, read_runs
 from cosformer.suggest import check_model_path, unknown
 from cosformer.terminal import number, table
 

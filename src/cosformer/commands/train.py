@@ -10,10 +10,11 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from cosformer.commands.options import Parser, add_fields, add_key, option
-from cosformer.experiment import EXPERIMENT_FILE, Experiment
+from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.extras import require
 from cosformer.recipes import RECIPES, recipe
 from cosformer.recipes.general import GENERAL, example
+from cosformer.renamed import RENAMED
 from cosformer.report.overview import worth_showing
 from cosformer.terminal import paint, table
 
@@ -31,8 +32,8 @@ USUAL = {
     "data.length",
     "data.long",
     "model.attention",
-    "model.layers",
-    "model.width",
+    "model.num_hidden_layers",
+    "model.hidden_size",
     "model.max_len",
 }
 USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed", "micro_batch", "precision")}
@@ -49,7 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + "\n".join(f"  {' '.join(names)}" for names in families)
     )
     add = parser.add_argument
-    add("recipe", metavar="RECIPE", nargs="?", help="one of those below; without one they are described")
+    add(
+        "recipe",
+        metavar="RECIPE",
+        nargs="?",
+        help="one of those below, or an experiment's file (FILE.json); without one they are described",
+    )
     add("rest", metavar="OPTIONS", nargs=argparse.REMAINDER, help="--run FOLDER, --quiet, and fields of the recipe")
 
 
@@ -77,8 +83,11 @@ def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
 
     A word that is no option ends the program with an error that names the nearest.
     """
-    plain = example(name) if name in GENERAL else recipe(name)
+    plain = (
+        load_experiment(Path(name)) if name.endswith(".json") else example(name) if name in GENERAL else recipe(name)
+    )
     words = [_dashed(word) for word in words]
+    _refuse_earlier_names(name, words)
     given = vars(_parser(name, plain, words).parse_args(words))
     run, quiet = given.pop("run"), given.pop("quiet")
     if name in GENERAL:
@@ -152,6 +161,17 @@ def _changed(experiment: Experiment, given: dict[str, Any]) -> Experiment:
         if part in _PARTS
     }
     return dataclasses.replace(experiment, **changes | parts)
+
+
+def _refuse_earlier_names(name: str, words: list[str]) -> None:
+    earlier = {
+        option(f"{part}.{old}"): option(f"{part}.{new}")
+        for part in ("model", "train")
+        for old, new in RENAMED[part].items()
+    }
+    for word in (word.partition("=")[0] for word in words):
+        if word in earlier:
+            raise ValueError(f"{word} is now called {earlier[word]}; see `cosformer train {name} --help`")
 
 
 def _dashed(word: str) -> str:

@@ -102,7 +102,8 @@ def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: 
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
-    from cosformer.report.heat_maps import layer_figure, write_maps
+    from cosformer.report.heat_maps import layer_figure
+    from cosformer.report.page import write_maps
 
     columns = 2 if len(heads) <= 4 else _COLUMNS  # large enough for a phone
     figures = {f"Layer {i + 1}": layer_figure(weights[i][heads], tokens, i, heads, columns) for i in layers}

@@ -6,6 +6,7 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, get_args
 
+from cosformer.plugins import register
 from cosformer.suggest import unknown
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "blitzer": ("cosformer.data.amazon", "blitzer", "fine-tuning: Amazon reviews of four kinds of goods, good or bad"),
     "texts": ("cosformer.data.texts", "texts", "LM and MLM: your own text files, a folder of them or a glob"),
     "table": ("cosformer.data.table", "table", "your own CSV, TSV, JSON lines, parquet or arrow files: a text and its label in a row"),
+    "sequences": ("cosformer.data.own_sequences", "sequences", "your own FASTA and FASTQ files, and arrays of whole numbers"),
+    "series": ("cosformer.data.series", "series", "your own series of readings: arrays, or tables with a reading in a row"),
 }  # fmt: skip
 
 
@@ -52,6 +55,11 @@ def load_dataset(name: str, **options: Any) -> "Dataset":
             raise ValueError(f"data set {name!r} has no option {option!r}; it has: {', '.join(known)}")
         _check_option(name, known[option], options[option])
     return function(**options)
+
+
+def register_dataset(name: str, function: "Callable[..., Dataset]", summary: str = "") -> None:
+    """Make a data set of your own known as ``name``; ``function``, at the top of its module, takes keyword-only options."""
+    register("data set", DATASETS, name, function, summary)
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -75,9 +83,20 @@ def _check_option(name: str, option: inspect.Parameter, value: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Dataset", "Ragged", "Split"):
-        return getattr(import_module("cosformer.data.dataset"), name)
+    home = {"prepared_sets": "cosformer.data.cache"}.get(name, "cosformer.data.dataset")
+    if name in __all__:
+        return getattr(import_module(home), name)
     raise AttributeError(f"module 'cosformer.data' has no attribute {name!r}")
 
 
-__all__ = ["DATASETS", "Dataset", "Ragged", "Split", "dataset_function", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Ragged",
+    "Split",
+    "dataset_function",
+    "load_dataset",
+    "open_dataset",
+    "prepared_sets",
+    "register_dataset",
+]

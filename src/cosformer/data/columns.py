@@ -20,6 +20,7 @@ USUAL: dict[str, dict[str, tuple[str, ...]]] = {
 FIRST = ("text1", "sentence1", "question1", "premise", "first", "a")
 SECOND = ("text2", "sentence2", "question2", "hypothesis", "second", "b")
 SPLIT = ("split", "subset")
+TIME = ("time", "timestamp", "datetime", "date", "step")
 
 
 def choose_columns(
@@ -31,12 +32,8 @@ def choose_columns(
     if pairs:
         usual |= {"text": (*FIRST, *usual["text"]), "second": SECOND}
     needed = [role for role in ("text", "second", "label") if role in usual]
-    chosen = {role: _named(file, columns, name) for role, name in asked.items() if name is not None}
-    for role, names in usual.items():
-        free = [name for name in columns if name not in chosen.values()]
-        found = [name for known in names for name in free if name.lower() == known]
-        if role not in chosen and found:
-            chosen[role] = found[0]
+    chosen = {role: named(file, columns, name) for role, name in asked.items() if name is not None}
+    chosen = choose(columns, chosen, usual)
     for role in needed:
         free = [name for name in columns if name not in chosen.values()]
         if role in chosen:
@@ -50,7 +47,18 @@ def choose_columns(
     return chosen
 
 
-def _named(file: str, columns: Sequence[str], name: str) -> str:
+def choose(columns: Sequence[str], chosen: dict[str, str], usual: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """``chosen``, and for the roles that are open the columns with a usual name that are left."""
+    chosen = dict(chosen)
+    for role, names in usual.items():
+        free = [name for name in columns if name not in chosen.values()]
+        found = [name for known in names for name in free if name.lower() == known]
+        if role not in chosen and found:
+            chosen[role] = found[0]
+    return chosen
+
+
+def named(file: str, columns: Sequence[str], name: str) -> str:
     if name not in columns:
         raise ValueError(f"{file}: {unknown('column', name, columns)}")
     return name

@@ -1,6 +1,7 @@
 """The one return type: a data set is splits of memory-mapped token sequences, a vocabulary, and how many classes."""
 
 import json
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,8 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Ragged:
-    """Sequences of unequal length in one flat array: sequence i is ``flat[offsets[i]:offsets[i + 1]]``."""
+    """Sequences of unequal length in one flat array, ``[tokens]`` or, of readings, ``[steps, channels]``: sequence i is
+    ``flat[offsets[i]:offsets[i + 1]]``."""
 
     flat: np.ndarray
     offsets: np.ndarray
@@ -70,7 +72,7 @@ class Description:
     class_names: tuple[str, ...] | None = None
     image_size: tuple[int, int] | None = None
     notes: Mapping[str, int] = field(default_factory=dict)
-    choices: Mapping[str, str] = field(default_factory=dict)  # options that were left open, and what was found for them
+    choices: Mapping[str, Any] = field(default_factory=dict)  # options that were left open, and what was found for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +103,17 @@ class SplitWriter:
     """Appends rows of one split to files, so that memory stays flat whatever the size of the set."""
 
     def __init__(
-        self, folder: Path, name: str, dtype: Any, *, pair: bool, labels: bool | str, marks: bool = False
+        self,
+        folder: Path,
+        name: str,
+        dtype: Any,
+        *,
+        pair: bool,
+        labels: bool | str,
+        marks: bool = False,
+        channels: int | None = None,
     ) -> None:
+        self.channels = channels
         self.name, self.dtype, self.has_labels = name, np.dtype(dtype), bool(labels)
         self._label_dtype = labels
         self._files: dict[str, BinaryIO] = {
@@ -152,7 +163,8 @@ class SplitWriter:
             sizes[column] = int(offsets[-1])
         if self.has_labels:
             (self._folder / f"{self.name}.labels.bin").write_bytes(self._labels.tobytes())
-        return {"rows": rows, "dtype": self.dtype.name, "labels": self._label_dtype, "sizes": sizes}
+        entry = {"rows": rows, "dtype": self.dtype.name, "labels": self._label_dtype, "sizes": sizes}
+        return entry if self.channels is None else entry | {"channels": self.channels}
 
 
 class Writer:
@@ -171,11 +183,20 @@ class Writer:
                 file.close()
 
     def split(
-        self, name: str, dtype: Any, *, pair: bool = False, labels: bool | str = True, marks: bool = False
+        self,
+        name: str,
+        dtype: Any,
+        *,
+        pair: bool = False,
+        labels: bool | str = True,
+        marks: bool = False,
+        channels: int | None = None,
     ) -> SplitWriter:
-        """Open the split ``name`` for rows of ``dtype``; ``labels``: whether there are some, or "float64" for numbers."""
+        """Open the split ``name`` for rows of ``dtype``; ``labels``: whether there are some, or "float64" for numbers;
+        ``channels``: of readings, how many numbers a step has."""
         assert name not in self._splits
-        self._splits[name] = SplitWriter(self.folder, name, dtype, pair=pair, labels=labels, marks=marks)
+        columns: dict[str, Any] = {"pair": pair, "labels": labels, "marks": marks, "channels": channels}
+        self._splits[name] = SplitWriter(self.folder, name, dtype, **columns)
         return self._splits[name]
 
     def take(self, sizes: dict[str, int], rows: Iterator[tuple[np.ndarray, int]], bar: Any) -> None:
@@ -202,7 +223,7 @@ def open_dataset(folder: Path) -> Dataset:
     for name, entry in sorted(index["splits"].items(), key=lambda item: _reading_order(item[0])):
         columns = {
             c: Ragged(
-                _mapped(folder / f"{name}.{c}.bin", entry["dtype"], size),
+                _mapped(folder / f"{name}.{c}.bin", entry["dtype"], size, entry.get("channels")),
                 _mapped(folder / f"{name}.{c}.offsets.bin", "int64", entry["rows"] + 1),
             )
             for c, size in entry["sizes"].items()
@@ -231,9 +252,10 @@ def _reading_order(split: str) -> tuple[int, str]:
     return SPLITS.index(name) if name in SPLITS else len(SPLITS), split
 
 
-def _mapped(path: Path, dtype: str, size: int) -> np.ndarray:
-    expected, found = size * np.dtype(dtype).itemsize, path.stat().st_size
+def _mapped(path: Path, dtype: str, size: int, channels: int | None = None) -> np.ndarray:
+    shape = (size,) if channels is None else (size, channels)
+    expected, found = math.prod(shape) * np.dtype(dtype).itemsize, path.stat().st_size
     if found != expected:
         raise ValueError(f"{path} holds {found} bytes, not {expected}: damaged; remove it with 'cosformer data clean'")
     # an empty file cannot be mapped
-    return np.memmap(path, dtype=dtype, mode="r", shape=(size,)) if size else np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r", shape=shape) if size else np.zeros(shape, dtype)

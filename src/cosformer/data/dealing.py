@@ -1,6 +1,9 @@
 """Rows dealt to splits by shares: the same for a seed, classes in proportion, rows of a group together."""
 
+import dataclasses
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,3 +55,29 @@ def check_shares(shares: Sequence[float]) -> None:
         raise ValueError(
             f"valid={valid}, test={test}: shares of the rows, valid above 0 (models are chosen by it) and both together below 1"
         )
+
+
+def with_splits(
+    path: str, rows: list[Any], strata: Sequence[Hashable], shares: tuple[float, float], seed: int
+) -> list[Any]:
+    """Every one of the :class:`~cosformer.data.targets.Row` in a split. Validation rows that are missing come out of the training
+    rows, never out of the test rows. ``strata``: the class of each row."""
+    named = {row.split for row in rows}
+    if "valid" not in named:
+        free = [i for i, row in enumerate(rows) if row.split in (None, "train")]
+        valid, test = shares
+        dealt = deal(
+            (valid, test if named == {None} else 0.0),
+            seed,
+            groups=[rows[i].group for i in free],
+            strata=[strata[i] for i in free],
+        )
+        for i, split in zip(free, dealt, strict=True):
+            rows[i] = dataclasses.replace(rows[i], split=split)
+    counts = Counter(row.split for row in rows)
+    for name in ("train", "valid"):
+        if not counts[name]:
+            raise ValueError(
+                f"{path}: of {len(rows)} rows none is left for the split {name!r}; give more rows, or other shares (valid, test)"
+            )
+    return rows

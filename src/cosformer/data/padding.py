@@ -21,3 +21,15 @@ def pad_rows(rows: Sequence[np.ndarray], pad_id: int | None) -> tuple[np.ndarray
     for i, row in enumerate(rows):
         tokens[i, : len(row)] = row
     return tokens, tokens != pad_id
+
+
+def pad_values(rows: Sequence[np.ndarray], *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Series ``[steps, channels]`` side by side, with zeros behind shorter ones, or before them: (float32 [B, N, channels], mask bool
+    [B, N])."""
+    length = max(len(row) for row in rows)
+    values = np.zeros((len(rows), length, rows[0].shape[1]), np.float32)
+    mask = np.zeros((len(rows), length), bool)
+    for i, row in enumerate(rows):
+        part = slice(length - len(row), length) if left else slice(0, len(row))
+        values[i, part], mask[i, part] = row, True
+    return values, mask

@@ -1,19 +1,18 @@
 """Your own tables: a text in one column, what it is to teach in another, names of classes kept and splits as you have them."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from cosformer.data.cache import prepare
 from cosformer.data.columns import choose_columns
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
-from cosformer.data.dealing import check_shares, deal
+from cosformer.data.dealing import check_shares, with_splits
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
 from cosformer.data.own_files import SPELLINGS, OwnFile, check_hash, content_hash, own_files, splits_by_name
 from cosformer.data.subwords import batched, text_vocabulary
 from cosformer.data.table_files import ENDINGS, TableFile, is_table, open_table
-from cosformer.data.targets import TARGETS, Classes, Row, words_of
+from cosformer.data.targets import TARGETS, Classes, Row, repeated, words_of
 from cosformer.suggest import unknown
 
 _BATCH = 10_000
@@ -71,7 +70,7 @@ def table(
     def build(writer: Writer) -> Description:
         rows = _rows(path, kind, columns, reading)
         kind.check(path, rows)
-        rows = _with_splits(path, kind, rows, (valid, test), seed)
+        rows = with_splits(path, rows, [kind.stratum(row.label) for row in rows], (valid, test), seed)
         names = kind.class_names(rows)
         vocabulary = text_vocabulary(
             tokenizer, lambda: (text for row in rows if row.split == "train" for text in kind.texts(row))
@@ -88,7 +87,7 @@ def table(
             vocabulary,
             None if names is None else len(names),
             class_names=None if names is None else tuple(names),
-            notes=_notes(rows),
+            notes=repeated(rows),
             choices=columns,
         )
 
@@ -166,39 +165,3 @@ def _text(place: str, column: str, values: dict[str, Any], words: bool) -> Any:
 
 def _moved(row: Row, split: str) -> Row:
     return dataclasses.replace(row, split=split)
-
-
-def _with_splits(path: str, kind: Classes, rows: list[Row], shares: tuple[float, float], seed: int) -> list[Row]:
-    """Every row in a split. Validation rows that are missing come out of the training rows, never out of the test rows."""
-    named = {row.split for row in rows}
-    if "valid" not in named:
-        free = [i for i, row in enumerate(rows) if row.split in (None, "train")]
-        valid, test = shares
-        dealt = deal(
-            (valid, test if named == {None} else 0.0),
-            seed,
-            groups=[rows[i].group for i in free],
-            strata=[kind.stratum(rows[i].label) for i in free],
-        )
-        for i, split in zip(free, dealt, strict=True):
-            rows[i] = _moved(rows[i], split)
-    counts = Counter(row.split for row in rows)
-    for name in ("train", "valid"):
-        if not counts[name]:
-            raise ValueError(
-                f"{path}: of {len(rows)} rows none is left for the split {name!r}; give more rows, or other shares (valid, test)"
-            )
-    return rows
-
-
-def _notes(rows: list[Row]) -> dict[str, int]:
-    def texts(row: Row) -> tuple[Any, ...]:
-        return (tuple(row.text) if isinstance(row.text, list) else row.text, row.second)
-
-    train = {texts(row) for row in rows if row.split == "train"}
-    return {
-        "rows without text": sum(not row.text for row in rows),
-        "rows of valid or test whose text is in train too": sum(
-            row.split != "train" and bool(row.text) and texts(row) in train for row in rows
-        ),
-    }

@@ -212,6 +212,22 @@ TARGETS: dict[str, Classes] = {
 }
 
 
+def repeated(rows: Sequence[Row]) -> dict[str, int]:
+    """How many rows hold nothing, and how many of an evaluation were in training, too."""
+
+    def content(row: Row) -> tuple[Any, ...]:
+        text = row.text.tobytes() if isinstance(row.text, np.ndarray) else row.text
+        return (tuple(text) if isinstance(text, list) else text, row.second)
+
+    train = {content(row) for row in rows if row.split == "train"}
+    return {
+        "rows without text": sum(not len(row.text) for row in rows),
+        "rows of valid or test whose text is in train too": sum(
+            row.split != "train" and len(row.text) > 0 and content(row) in train for row in rows
+        ),
+    }
+
+
 def is_missing(value: Any) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 

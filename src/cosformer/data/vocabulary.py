@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<mask>")
+
 
 class Vocabulary(Protocol):
     """The ids of special tokens are None where a vocabulary has no such token."""
@@ -105,6 +107,88 @@ class Pixels:
         return {"kind": "pixels", "lra_padding": self.pad_id == 0}
 
 
+class Letters:
+    """The letters of an alphabet (DNA, RNA, protein) as ids, each token a letter; then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``."""
+
+    double_separator = True
+    unk_id: int | None = None
+
+    def __init__(self, alphabet: str) -> None:
+        self.alphabet = alphabet
+        self.index = {letter: i for i, letter in enumerate(alphabet)}
+        count = len(alphabet)
+        self.size = count + len(SPECIAL_NAMES)
+        self.pad_id: int | None
+        self.bos_id: int | None
+        self.eos_id: int | None
+        self.mask_id: int | None
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = range(count, self.size)
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        for text in texts:
+            if strange := self.strange(text):
+                raise ValueError(f"the letter {strange!r} is not in the alphabet {self.alphabet}")
+        ids = [[self.index[letter] for letter in text.upper()] for text in texts]
+        return np.array([i for row in ids for i in row], np.int64), np.array([len(row) for row in ids], np.int64)
+
+    def strange(self, text: str) -> str | None:
+        """A letter of ``text`` that is not in the alphabet; lower case is read as upper case."""
+        return next(iter(sorted(set(text.upper()) - self.index.keys())), None)
+
+    def decode(self, ids: np.ndarray) -> str:
+        names = [*self.alphabet, *SPECIAL_NAMES]
+        return "".join(names[int(i)] for i in ids)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return {"kind": "letters", "alphabet": self.alphabet}
+
+
+class Ids:
+    """Whole numbers from 0 as they came, ``count`` of them; then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``. A row is an array."""
+
+    double_separator = True
+    unk_id: int | None = None
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.size = count + len(SPECIAL_NAMES)
+        self.pad_id: int | None
+        self.bos_id: int | None
+        self.eos_id: int | None
+        self.mask_id: int | None
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = range(count, self.size)
+
+    def encode(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        lengths = np.array([len(row) for row in texts], np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *texts]), lengths
+
+    def decode(self, ids: np.ndarray) -> str:
+        return " ".join(str(int(i)) if i < self.count else SPECIAL_NAMES[int(i) - self.count] for i in ids)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return {"kind": "ids", "count": self.count}
+
+
+class Channels:
+    """What the numbers of a step stand for: the channels' names, and their mean and scale in the training data. No token ids."""
+
+    size = 1
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    mask_id: int | None = None
+    unk_id: int | None = None
+
+    def __init__(self, names: Sequence[str], mean: Sequence[float], scale: Sequence[float]) -> None:
+        self.names, self.mean, self.scale = list(names), list(mean), list(scale)
+
+    def decode(self, ids: np.ndarray) -> str:
+        return "\n".join(", ".join(f"{value:g}" for value in step) for step in ids)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return {"kind": "channels", "names": self.names, "mean": self.mean, "scale": self.scale}
+
+
 def vocabulary_from_json(entry: dict[str, Any], folder: Path) -> Vocabulary:
     """The vocabulary that :meth:`Vocabulary.save` described; ValueError says what is wrong with the ``entry`` or its file."""
     kind = entry.get("kind")
@@ -113,12 +197,19 @@ def vocabulary_from_json(entry: dict[str, Any], folder: Path) -> Vocabulary:
             return Bytes(entry["special"])
         if kind == "pixels":
             return Pixels(entry["lra_padding"])
+        if kind == "letters":
+            return Letters(entry["alphabet"])
+        if kind == "ids":
+            return Ids(entry["count"])
+        if kind == "channels":
+            return Channels(entry["names"], entry["mean"], entry["scale"])
         if kind == "words":
             return Words(json.loads((folder / Words._FILE).read_text(encoding="utf-8")))
     except (KeyError, TypeError, OSError, RecursionError) as error:
         raise ValueError(f"the vocabulary of kind {kind!r} cannot be read ({type(error).__name__}: {error})") from error
     if kind != "subwords":
-        raise ValueError(f"a vocabulary of kind {kind!r} is unknown; known: bytes, pixels, words, subwords")
+        known = "bytes, pixels, letters, ids, channels, words, subwords"
+        raise ValueError(f"a vocabulary of kind {kind!r} is unknown; known: {known}")
     from cosformer.data.subwords import Subwords
 
     return Subwords.load(folder)

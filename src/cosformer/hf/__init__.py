@@ -16,6 +16,7 @@ from cosformer.models.classification import (
 )
 from cosformer.models.config import AUTO_CLASSES, CosformerConfig
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
+from cosformer.models.forecasting import CosformerForForecasting
 from cosformer.models.masked_lm import CosformerForMaskedLM
 from cosformer.models.state_cache import StateCache
 from cosformer.models.token_classification import CosformerForQuestionAnswering, CosformerForTokenClassification
@@ -38,6 +39,7 @@ __all__ = [
     "CosformerConfig",
     "CosformerForCausalLM",
     "CosformerForConditionalGeneration",
+    "CosformerForForecasting",
     "CosformerForImageClassification",
     "CosformerForMaskedLM",
     "CosformerForMultipleChoice",

@@ -118,14 +118,15 @@ class CosformerForSequenceClassification(PooledModel):
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        input_values: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """``labels``: class numbers ``[B]``, or numbers to regress to, or ``[B,num_labels]`` of several true classes."""
+        """One of ``input_ids [B,N]``, ``inputs_embeds [B,N,C]`` or, with ``num_input_channels`` in the config, ``input_values
+        [B,N,channels]``. ``labels``: class numbers ``[B]``, or numbers to regress to, or ``[B,num_labels]`` of several true classes."""
         sharding.refuse(self, kwargs)
-        body = self.model(
-            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, use_cache=False, **kwargs
-        )
+        inputs = (input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds)
+        body = self.model(*inputs, input_values=input_values, use_cache=False, **kwargs)
         scores = self.classifier(self.pooled(body.last_hidden_state, attention_mask))
         loss = None if labels is None else self.loss(scores, labels, **kwargs)
         return SequenceClassifierOutput(loss=loss, logits=self.in_units(scores), hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]

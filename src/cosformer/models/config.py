@@ -13,6 +13,7 @@ from cosformer.attention import attention_class
 from cosformer.models.auto_map import write_auto_map
 from cosformer.nn.block import NORM_TYPES, NORMS
 from cosformer.nn.feed_forward import FEED_FORWARDS, activation
+from cosformer.renamed import with_current_names
 
 POSITIONS = ("learned", "sinusoidal", "none")
 POOLINGS = ("first", "mean", "mean_all")
@@ -35,6 +36,7 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": "CosformerForQuestionAnswering",
     "AutoModelForMultipleChoice": "CosformerForMultipleChoice",
     "AutoModelForImageClassification": "CosformerForImageClassification",
+    "AutoModelForTimeSeriesPrediction": "CosformerForForecasting",
 }
 
 
@@ -76,7 +78,7 @@ class CosformerConfig(PreTrainedConfig):
     Encoder-decoder (``is_encoder_decoder=True``):
 
     num_decoder_layers: number of decoder layers. Defaults to ``num_hidden_layers``.
-    writing_attention: attention of the decoder. Defaults to ``attention``.
+    decoder_attention: attention of the decoder. Defaults to ``attention``.
     cross_attention: attention of the decoder to the encoder's output, ``cosformer`` or ``softmax``. Defaults to the
         decoder's own.
     decoder_start_token_id: the token that generation starts from.
@@ -84,7 +86,7 @@ class CosformerConfig(PreTrainedConfig):
     Feed-forward networks and norms:
 
     hidden_act: activation of the feed-forward networks: ``gelu``, ``gelu_new``, ``relu``, ``silu`` or ``tanh``.
-    feed_forward: ``plain`` or ``gated``; gated with ``hidden_act="silu"`` is SwiGLU.
+    feed_forward_type: ``plain`` or ``gated``; gated with ``hidden_act="silu"`` is SwiGLU.
     feed_forward_bias: whether the feed-forward networks have biases.
     norm: ``pre`` or ``post``, before or after each block.
     norm_type: ``layer`` (LayerNorm) or ``rms`` (RMSNorm).
@@ -104,6 +106,10 @@ class CosformerConfig(PreTrainedConfig):
     adaptive_factor: how many times narrower each band's embeddings are than those of the band before it.
     adaptive_dropout: dropout inside the adaptive softmax.
     tie_word_embeddings: whether input and output embeddings share their weights.
+    num_input_channels: the input is real-valued: this many numbers a step (``input_values``) pass through a linear map instead of
+        a token table. None for token ids.
+    channel_mean: the mean of each input channel in the training data, subtracted from the input. Defaults to 0.
+    channel_scale: the scale of each input channel, by which the input is divided. Defaults to 1.
     pad_token_id: the padding token, whose embedding is not trained.
     bos_token_id: the token that begins a sequence.
     eos_token_id: the token, or tokens, that end generation.
@@ -157,10 +163,10 @@ class CosformerConfig(PreTrainedConfig):
     output_gate: bool = False
     rotary: dict | None = None
     num_decoder_layers: int | None = None
-    writing_attention: str | list[str] | None = None
+    decoder_attention: str | list[str] | None = None
     cross_attention: str | None = None
     hidden_act: str = "gelu"
-    feed_forward: str = "plain"
+    feed_forward_type: str = "plain"
     feed_forward_bias: bool = True
     norm: str = "pre"
     norm_type: str = "layer"
@@ -194,6 +200,9 @@ class CosformerConfig(PreTrainedConfig):
     embedding_range: float | None = None
     use_cache: bool = True
     tie_word_embeddings: bool = True
+    num_input_channels: int | None = None
+    channel_mean: list[float] | None = None
+    channel_scale: list[float] | None = None
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -211,11 +220,17 @@ class CosformerConfig(PreTrainedConfig):
                     f"{self.num_attention_heads}; change one of them, or give head_dim"
                 )
             self.head_dim = self.hidden_size // self.num_attention_heads
+        if (
+            self.is_encoder_decoder and self.decoder_attention is None
+        ):  # get_text_config(decoder=True) reads it as `attention`
+            self.decoder_attention = self.attention
         self.check()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As transformers' own. A saved field that this version does not know is left out with a warning."""
+        """As in transformers. Fields of earlier versions are renamed; fields that this version does not know are dropped with a
+        warning."""
+        config_dict = with_current_names("config", config_dict)
         fields = {field.name for field in dataclasses.fields(cls)} | cls.attribute_map.keys()  # pyright: ignore
         unknown = _unknown({key for key in config_dict if key not in fields})
         if unknown:
@@ -246,7 +261,7 @@ class CosformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)}; it cannot be negative")
         choices = {"norm": NORMS, "position_embedding_type": POSITIONS, "pooling": POOLINGS}
         choices |= {"pairing": PAIRINGS, "initializer": INITIALIZERS}
-        choices |= {"norm_type": tuple(NORM_TYPES), "feed_forward": tuple(FEED_FORWARDS)}
+        choices |= {"norm_type": tuple(NORM_TYPES), "feed_forward_type": tuple(FEED_FORWARDS)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}; known: {', '.join(known)}")
@@ -270,6 +285,22 @@ class CosformerConfig(PreTrainedConfig):
             )
         if self.adaptive_cutoffs is not None:
             self._check_adaptive(self.adaptive_cutoffs)
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        channels = self.num_input_channels
+        if channels is not None and (channels < 1 or self.image_size is not None or self.adaptive_cutoffs is not None):
+            raise ValueError(
+                f"num_input_channels={channels}; it must be at least 1, and goes with neither image_size nor adaptive_cutoffs"
+            )
+        for name in ("channel_mean", "channel_scale"):
+            values = getattr(self, name)
+            if values is not None and len(values) != channels:
+                raise ValueError(
+                    f"{name} has {len(values)} values and num_input_channels={channels}; give one per channel"
+                )
+        if self.channel_scale is not None and min(self.channel_scale) <= 0:
+            raise ValueError(f"channel_scale={self.channel_scale}; scales must be above 0")
 
     def _check_adaptive(self, cutoffs: list[int]) -> None:
         ends = [0, *cutoffs, self.vocab_size]

@@ -1,4 +1,4 @@
-"""From token ids or pixels to vectors: tokens, patches, positions, token types, and the vector before the sequence."""
+"""From token ids, pixels or readings to vectors: tokens, patches, positions, token types, and the vector before the sequence."""
 
 import math
 from typing import Any
@@ -73,6 +73,34 @@ class Patches(nn.Module):
                 f"pixel_values have shape {tuple(pixels.shape)}; expected [batch, {', '.join(map(str, expected))}]"
             )
         return self.project(pixels.to(self.project.weight.dtype)).flatten(2).transpose(1, 2)
+
+
+class Readings(nn.Module):
+    """Real values of each step, standardized as the config says, through one linear map."""
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__()
+        self.channels = config.num_input_channels or 0
+        self.mean = config.channel_mean or [0.0] * self.channels
+        self.scale = config.channel_scale or [1.0] * self.channels
+        self.project = nn.Linear(self.channels, config.hidden_size)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[B,N,channels] -> [B,N,C]"""
+        return self.project(self.standardized(values).to(self.project.weight.dtype))
+
+    def standardized(self, values: Tensor) -> Tensor:
+        """``values [..., channels]`` minus the mean of their channel, over its scale."""
+        if values.shape[-1] != self.channels:
+            raise ValueError(
+                f"input_values have shape {tuple(values.shape)}; expected [batch, steps, {self.channels}], a number for each channel"
+            )
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        return (values - values.new_tensor(self.mean)) / values.new_tensor(self.scale)
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """The inverse of :meth:`standardized`."""
+        return values * values.new_tensor(self.scale) + values.new_tensor(self.mean)
 
 
 def sinusoids(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ class EncoderDecoder(nn.Module):
         own.is_encoder_decoder = other.is_encoder_decoder = False
         other.is_decoder = True
         other.num_hidden_layers = config.num_decoder_layers or config.num_hidden_layers
-        other.attention = config.writing_attention or config.attention
+        other.attention = config.decoder_attention or config.attention
         other.check()
         self.encoder = CosformerModel(own)
         self.decoder = CosformerModel(other, cross=True)

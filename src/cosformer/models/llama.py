@@ -61,7 +61,7 @@ def config_from_llama(config: Any, **changes: Any) -> CosformerConfig:
         "attention": "softmax",
         "norm": "pre",
         "norm_type": "rms",
-        "feed_forward": "gated",
+        "feed_forward_type": "gated",
         "position_embedding_type": "none",
         "hidden_dropout_prob": 0.0,
     }

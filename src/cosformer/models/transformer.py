@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import capture_outputs
 from cosformer.attention import attention_class, build_attention
 from cosformer.models import packing, sharding
 from cosformer.models.config import CosformerConfig
-from cosformer.models.embeddings import Embeddings, Patches, build_rotation, positions_from_mask, with_cls
+from cosformer.models.embeddings import Embeddings, Patches, Readings, build_rotation, positions_from_mask, with_cls
 from cosformer.models.pretrained import CosformerPreTrainedModel, Layer
 from cosformer.models.state_cache import StateCache
 from cosformer.nn.block import NORM_TYPES
@@ -45,7 +45,7 @@ def build_layer(config: CosformerConfig, index: int, cross: bool = False) -> Lay
         looks_at = CrossAttention(
             build_attention(config.cross_attention or attention, **sizes, causal=False), size, **heads
         )
-    feed_forward = FEED_FORWARDS[config.feed_forward](
+    feed_forward = FEED_FORWARDS[config.feed_forward_type](
         size,
         config.intermediate_size,
         act=config.hidden_act,
@@ -80,6 +80,8 @@ class CosformerModel(CosformerPreTrainedModel):
         self.embeddings = Embeddings(config)
         if config.image_size is not None:  # the tokens of an image are its patches
             self.embeddings.tokens = Patches(config)  # pyright: ignore[reportAttributeAccessIssue]
+        if config.num_input_channels is not None:
+            self.embeddings.tokens = Readings(config)  # pyright: ignore[reportAttributeAccessIssue]
         self.layers = nn.ModuleList(build_layer(config, index, cross) for index in range(config.num_hidden_layers))
         norm = NORM_TYPES[config.norm_type]
         self.final_norm = norm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
@@ -118,10 +120,12 @@ class CosformerModel(CosformerPreTrainedModel):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        input_values: Tensor | None = None,
         sequence_group: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values``; ``attention_mask [B, seen + N]``, 1 = may be attended.
+        """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values`` or, with
+        ``num_input_channels``, readings ``input_values [B,N,channels]``; ``attention_mask [B, seen + N]``, 1 = may be attended.
 
         ``past_key_values``: the states after the tokens seen before; they are replaced, in place, by those after these N.
         Packed sequences, in one row: ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that start anew.
@@ -129,7 +133,7 @@ class CosformerModel(CosformerPreTrainedModel):
         ``cu_seq_lens_q`` that of the whole.
         """
         self._check_arguments(kwargs)
-        inputs_embeds = self._embed_image(pixel_values, inputs_embeds)
+        inputs_embeds = self._embed_values(pixel_values, input_values, inputs_embeds)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
@@ -159,13 +163,16 @@ class CosformerModel(CosformerPreTrainedModel):
             x = self.final_norm(x)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
-    def _embed_image(self, pixels: Tensor | None, inputs_embeds: Tensor | None) -> Tensor | None:
-        """The vectors of an image's patches, or those given."""
-        if pixels is None:
-            return inputs_embeds
-        if self.config.image_size is None or inputs_embeds is not None:
-            raise ValueError("pixel_values need image_size in the config, and go without inputs_embeds")
-        return self.embeddings.tokens(pixels)
+    def _embed_values(self, pixels: Tensor | None, readings: Tensor | None, given: Tensor | None) -> Tensor | None:
+        """The vectors of an image's patches, of readings, or those given."""
+        values = {"pixel_values": (pixels, "image_size"), "input_values": (readings, "num_input_channels")}
+        for name, (value, field) in values.items():
+            if value is None:
+                continue
+            if getattr(self.config, field) is None or given is not None:
+                raise ValueError(f"{name} need {field} in the config, and go without inputs_embeds")
+            given = self.embeddings.tokens(value)
+        return given
 
     def _lay_out(
         self,

@@ -2,10 +2,12 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cosformer.ops.decay import FASTEST
 from cosformer.ops.spec import accumulator
 from cosformer.ops.state import LinearState
 
@@ -105,6 +107,64 @@ def check_state(state: LinearState, k: Tensor, v: Tensor, features: int, max_len
             raise ValueError(f"state is on {x.device} and k on {k.device}; move it with state.to(...)")
         if (x.dtype == torch.float64) != (k.dtype == torch.float64):
             raise ValueError(f"state is {x.dtype} and k is {k.dtype}; move it with state.to(dtype=...)")
+
+
+def check_decay(decay: Tensor, k: Tensor) -> Tensor:
+    """Rates ``[Hk,D]`` from 0 to 4 per token, in the accumulator's dtype."""
+    if not isinstance(decay, Tensor):
+        raise ValueError(f"decay is a {type(decay).__name__}; pass a tensor of rates [key heads, channels]")
+    if decay.requires_grad:
+        raise ValueError("decay requires a gradient, but its rates are fixed; pass decay.detach()")
+    expected = (k.shape[1], k.shape[3])
+    if decay.shape != expected or not decay.is_floating_point():
+        raise ValueError(
+            f"decay is {decay.dtype} of shape {tuple(decay.shape)}; expected floats [key heads, channels] = {list(expected)}"
+        )
+    if decay.device != k.device:
+        raise ValueError(f"decay is on {decay.device} and k on {k.device}; move them to one device")
+    if torch._C._functorch.is_batchedtensor(decay):
+        raise ValueError("decay has no batch, so it cannot be vmapped; call once per batch item instead")
+    # values are not known while tracing or on the meta device
+    if not (torch.compiler.is_compiling() or decay.is_meta):
+        wrong = ~((decay >= 0) & (decay <= FASTEST))
+        if wrong.any():
+            head, channel = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"decay of head {head}, channel {channel} is {decay[head, channel].item()}; rates are from 0 to {FASTEST:g} a token"
+            )
+    return decay.to(accumulator(k.dtype))
+
+
+def check_two_sided(q: Tensor, k: Tensor, **options: Any) -> None:
+    """Decay without causality looks left with half of the channels and right with the others."""
+    names = [name for name, value in options.items() if value]
+    if q.shape[2] != k.shape[2]:
+        names.insert(0, f"N={q.shape[2]} queries over S={k.shape[2]} keys")
+    if names:
+        raise ValueError(
+            f"decay without causal is for self-attention over whole sequences and does not go with {', '.join(names)}; pass"
+            " causal=True, or no decay"
+        )
+    if q.shape[3] % 2:
+        raise ValueError(
+            f"decay without causal looks left with one half of the channels and right with the other, and q has {q.shape[3]}"
+            " channels; use an even number"
+        )
+
+
+def check_rates(state: LinearState, decay: Tensor | None) -> None:
+    """The state was made with the rates of this call; none are rates of 0."""
+    if state.decay is decay or torch.compiler.is_compiling():
+        return
+    theirs, ours = (None if x is None or x.is_meta else x for x in (state.decay, decay))
+    one, other = (theirs, ours) if ours is None else (ours, theirs)
+    if one is None:
+        return
+    other = torch.zeros_like(one) if other is None else other
+    if one.shape != other.shape or one.device != other.device or not torch.equal(one, other):
+        raise ValueError(
+            "the state was made with other rates of decay than this call has; pass the same decay, or begin a new state"
+        )
 
 
 def autocast_enabled(device: torch.device) -> bool:

@@ -7,18 +7,23 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.angles import angle_tables, pair_weight
+from cosformer.ops.decay import by_feature, exponents, fade
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import FP16_MAX, AttentionSpec, Call
 
 
 def dense_attention(call: Call) -> Tensor:
     """``out [B,H,N,E]``; plain differentiable operations, in the inputs' dtype. Masks and packing are the caller's."""
-    q, k, v, kv, z, _, _, _, p = call
-    scores = dense_scores(q, k, p)
+    q, k, v, kv, z, _, _, decay, p = call
+    scores = dense_scores(q, k, p, decay)
     num = _product(scores, v)
     den = scores.sum(-1, keepdim=True)
     if kv is not None and z is not None:
-        fq = stack_heads(features(q, p.q_first, p.q_len, p.relu), k.shape[1])
+        fq = features(q, p.q_first, p.q_len, p.relu)
+        if decay is not None:  # the state stands at the position before the first key
+            distance = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) + 1
+            fq = fq * _faded(decay, distance, fq)
+        fq = stack_heads(fq, k.shape[1])
         num = num + fq @ kv
         den = den + fq @ z[..., None]
     if p.normaliser != "none":
@@ -47,11 +52,11 @@ def packed_lengths(cu_seqlens: Tensor | None, n: int) -> list[int] | None:
     return [b - a for a, b in pairwise(bounds)]
 
 
-def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec) -> Tensor:
+def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec, decay: Tensor | None = None) -> Tensor:
     """Weights before normalisation, ``[B, Hk, G*N, S]`` with G = H/Hk query heads to a key head; 0: not seen."""
     if p.relu:
         q, k = q.relu(), k.relu()
-    scores = _product(stack_heads(q, k.shape[1]), k.mT)
+    scores = _product(stack_heads(q, k.shape[1]), k.mT) if decay is None else _decayed_scores(q, k, decay, p.causal)
     n, s = q.shape[-2], k.shape[-2]
     weight = pair_weight(
         n,
@@ -75,10 +80,39 @@ def dense_scores(q: Tensor, k: Tensor, p: AttentionSpec) -> Tensor:
 
 def dense_state(call: Call) -> tuple[Tensor, Tensor]:
     """The state after these keys: ``kv + Phi(k)^T v`` and ``z + Phi(k)^T 1``."""
-    _, k, v, kv, z, _, _, _, p = call
-    fk = features(k, p.k_first, p.k_len, p.relu)
+    _, k, v, kv, z, _, _, decay, p = call
+    fk, s = features(k, p.k_first, p.k_len, p.relu), k.shape[2]
+    if decay is not None:
+        fk = fk * _faded(decay, torch.arange(s - 1, -1, -1, device=k.device), fk)
+        if kv is not None and z is not None:
+            rates = by_feature(decay, fk.shape[-1])
+            kv, z = fade(kv, rates[..., None], s), fade(z, rates, s)
     kv_new, z_new = fk.mT @ v, fk.sum(-2)
     return (kv_new, z_new) if kv is None or z is None else (kv + kv_new, z + z_new)
+
+
+def _decayed_scores(q: Tensor, k: Tensor, decay: Tensor, causal: bool) -> Tensor:
+    """Products of queries and keys, channel by channel times what the distance leaves of each, ``[B, Hk, G*N, S]``.
+
+    Causal, every channel looks left; otherwise the first half does, and the second half looks right.
+    """
+    (n, d), s = q.shape[2:], k.shape[2]
+    distance = torch.arange(s - n, s, device=q.device)[:, None] - torch.arange(s, device=q.device)
+    factors = exponents(decay[:, None, None], distance.clamp_min(0)[..., None], q.dtype)  # [Hk,N,S,D]
+    if not causal:
+        right = exponents(decay[:, None, None], (-distance).clamp_min(0)[..., None], q.dtype)
+        left = torch.arange(d, device=q.device) < d // 2
+        seen = torch.where(left, (distance >= 0)[..., None], (distance <= 0)[..., None])
+        factors = torch.where(left, factors, right) * seen
+    grouped = q.unflatten(1, (k.shape[1], -1))[:, :, :, :, None]  # [B,Hk,G,N,1,D]
+    scores = (grouped * factors[:, None] * k[:, :, None, None]).sum(-1)
+    return scores.flatten(2, 3)
+
+
+def _faded(decay: Tensor, distance: Tensor, features: Tensor) -> Tensor:
+    """What ``distance [N]`` leaves of ``features [B,heads,N,F]``: ``[heads,N,F]``."""
+    rates = by_feature(decay, features.shape[-1]).repeat_interleave(features.shape[1] // decay.shape[0], 0)
+    return exponents(rates[:, None], distance[:, None], features.dtype)
 
 
 def hide(x: Tensor, key_mask: Tensor | None) -> Tensor:

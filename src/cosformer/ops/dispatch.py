@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.backends import COMPILED, DENSE_UP_TO, KERNELS
+from cosformer.ops.backends import COMPILED, DECAYING, DENSE_UP_TO, KERNELS
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths, widen
 from cosformer.ops.factored import attend_one, factored_attention
@@ -54,7 +54,7 @@ def attend(
     if not return_state:
         return out
     assert kv is not None and z is not None and position is not None  # every form returns the state when asked
-    return out, LinearState(kv, z, position, max_len)
+    return out, LinearState(kv, z, position, max_len, call.decay)
 
 
 def _continue(call: Call, state: LinearState, max_len: int) -> tuple[Call, Tensor | None, Tensor]:
@@ -157,31 +157,30 @@ def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> For
     q, k, v, *_ = call
     if backend == "auto":
         if return_state and call.spec.causal and q.shape[2] == k.shape[2] == 1:
-            compiled = [name for name in COMPILED if direct and not COMPILED[name].why_not(q, k, v)]
+            able = [name for name in COMPILED if direct and (call.decay is None or name in DECAYING)]
+            compiled = [name for name in able if not COMPILED[name].why_not(q, k, v)]
             return COMPILED_STEPS[compiled[0]] if compiled else STEP
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
-        if direct and not return_state and not native.why_not(q, k, v) and native.fits_dense(call):
+        able = direct and not return_state and (call.decay is None or "native" in DECAYING)
+        if able and not native.why_not(q, k, v) and native.fits_dense(call):
             return NATIVE_DENSE
-        backend = choose(q, k, v, call.cu_seqlens)
+        backend = choose(q, k, v, call.cu_seqlens, call.decay)
     if backend == "dense":
         return DENSE
-    if (
-        backend in ("chunked", "batched")
-        and torch.compiler.is_compiling()
-        and not call.spec.causal
-        and call.cu_seqlens is None
-    ):
+    loop_free = not call.spec.causal and call.cu_seqlens is None and call.decay is None
+    if backend == "plain" and loop_free and torch.compiler.is_compiling():
         return FACTORED  # free of loops, so that one graph serves every length
     return LINEAR[backend]
 
 
-def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None) -> str:
+def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, decay: Tensor | None = None) -> str:
     """The backend that ``auto`` takes for these tensors."""
-    # chunk by chunk keeps to a CPU's caches, all chunks at once saves a GPU its launches
-    compiled, plain = ("native", "chunked") if q.device.type in ("cpu", "meta") else ("triton", "batched")
+    compiled = "native" if q.device.type in ("cpu", "meta") else "triton"
     # an exported program may run where the compiled kernels are not
-    linear = plain if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
-    short = cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
+    able = not is_exporting() and (decay is None or compiled in DECAYING)
+    linear = compiled if able and not COMPILED[compiled].why_not(q, k, v) else "plain"
+    # the definition of decay is a product for every pair and channel
+    short = decay is None and cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.angles import HALF_PI
+from cosformer.ops.decay import by_feature, fade
 from cosformer.ops.dense import dense_state, features, stack_heads, unstack_heads
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import AttentionSpec, Call
@@ -26,10 +27,13 @@ def factored_attention(call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 def attend_one(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state: a decoding step."""
-    q, k, v, kv, z, _, _, _, p = call
+    q, k, v, kv, z, _, _, decay, p = call
     if p.relu:
         q, k = q.relu(), k.relu()
     fq, fk = _at_angle(q, p.q_first, p.q_len), _at_angle(k, p.k_first, p.k_len)
+    if decay is not None and kv is not None and z is not None:
+        rates = by_feature(decay, fk.shape[-1])
+        kv, z = fade(kv, rates[..., None], 1), fade(z, rates, 1)
     z = fk.squeeze(-2) if z is None else z + fk.squeeze(-2)
     kv = fk.mT * v if kv is None else torch.addcmul(kv, fk.mT, v)
     return _read(fq, kv, z, p), kv, z

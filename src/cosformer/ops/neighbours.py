@@ -22,16 +22,16 @@ def neighbours(x: Tensor, before: int, after: int, group: Any) -> tuple[Tensor, 
     bounds = (0, *accumulate(length for (length,) in share(group, lambda: (n,), 1, x)))
     last, first = F.pad(x, (0, 0, before, 0))[:, n:], F.pad(x, (0, 0, 0, after))[:, :after]
     sent = torch.cat((last, first), 1).transpose(0, 1)
-    found = SumOverRanks.apply(sent, _taken(bounds, before, after), rank, group).transpose(0, 1)
+    found = SumOverRanks.apply(sent, None, _taken(bounds, before, after), rank, group).transpose(0, 1)
     return found[:, :before], found[:, before:], bounds[rank]
 
 
-def _taken(bounds: Sequence[int], before: int, after: int) -> tuple[tuple[bool, ...], ...]:
-    """Whether a token that a rank wants is one that a rank sends; rows and columns by rank and slot."""
+def _taken(bounds: Sequence[int], before: int, after: int) -> tuple[tuple[int | None, ...], ...]:
+    """0 where a token that a rank wants is one that a rank sends, else None; rows and columns by rank and slot."""
     wanted, sent = list[tuple[str, int]](), list[tuple[str, int] | None]()
     for start, end in pairwise(bounds):
         wanted += [("before", place) for place in range(start - before, start)]
         wanted += [("after", place) for place in range(end, end + after)]
         sent += [("before", place) if place >= start else None for place in range(end - before, end)]
         sent += [("after", place) if place < end else None for place in range(start, start + after)]
-    return tuple(tuple(want == have for have in sent) for want in wanted)
+    return tuple(tuple(0 if want == have else None for have in sent) for want in wanted)

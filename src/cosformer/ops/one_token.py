@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
+from cosformer.ops.backends import DECAYING
 from cosformer.ops.checks import check_eps
 from cosformer.ops.spec import AttentionSpec, Call
 from cosformer.ops.state import LinearState
@@ -14,10 +15,17 @@ from cosformer.ops.torch_ops import can_bypass_dispatcher
 
 
 def try_one_token(
-    q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, max_len: int | None, eps: float
+    q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, max_len: int | None, decay: Tensor | None, eps: float
 ) -> tuple[Tensor, LinearState] | None:
     """``(out, state)`` of a causal call with ``return_state``, or None where this is not the way."""
-    if torch.compiler.is_compiling() or type(state) is not LinearState or state.max_len != max_len:
+    if (
+        torch.compiler.is_compiling()
+        or type(state) is not LinearState
+        or state.max_len != max_len
+        or state.decay is not decay
+    ):
+        return None
+    if decay is not None and "native" not in DECAYING:
         return None
     kv, z = state.kv, state.z
     if not (q.is_cpu and k.is_cpu and v.is_cpu and kv.is_cpu and z.is_cpu):
@@ -40,5 +48,5 @@ def try_one_token(
         return None
     length = state.max_len
     spec = AttentionSpec(True, True, first, first, length, length, "clamp", check_eps(eps, dtype))
-    out, kv, z = native.step(Call(q, k, v, kv, z, None, None, None, spec))
-    return out, LinearState(kv, z, state.position + 1, length)
+    out, kv, z = native.step(Call(q, k, v, kv, z, None, None, decay, spec))
+    return out, LinearState(kv, z, state.position + 1, length, decay)

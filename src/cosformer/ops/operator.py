@@ -1,12 +1,23 @@
 """The public operators: cosFormer attention and its family, in every form, with every mistake of the caller named."""
 
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from cosformer.ops.backends import check_backend
-from cosformer.ops.checks import autocast_enabled, check_bounds, check_eps, check_state, check_tensors, check_whole
+from cosformer.ops.checks import (
+    autocast_enabled,
+    check_bounds,
+    check_decay,
+    check_eps,
+    check_rates,
+    check_state,
+    check_tensors,
+    check_two_sided,
+    check_whole,
+)
 from cosformer.ops.dispatch import attend
 from cosformer.ops.normaliser import check_normaliser
 from cosformer.ops.one_token import try_one_token
@@ -20,13 +31,13 @@ ALIGNMENTS = ("absolute", "proportional")
 @overload
 def cosformer_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
-    key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
+    decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
     return_state: Literal[False] = ..., eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> Tensor: ...
 @overload
 def cosformer_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
-    key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
+    decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
     return_state: Literal[True], eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> tuple[Tensor, LinearState]: ...
 # fmt: on
@@ -39,6 +50,7 @@ def cosformer_attention(
     max_len: int | None = None,
     q_offset: int = 0,
     align: str = "absolute",
+    decay: Tensor | None = None,
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     state: LinearState | None = None,
@@ -58,13 +70,17 @@ def cosformer_attention(
         of a sequence. Longer input raises, because weights past max_len turn negative.
     q_offset: position of the first query; the first key has position 0.
     align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S (for unequal lengths that run in parallel).
+    decay: fixed rates ``[Hk,D]`` from 0 to 4 a token: channel c of a head weighs a key ``exp(-decay_c * |i-j|)``. Causal, every
+        channel looks back. Without ``causal``, for self-attention, the first D/2 channels of a head look left (j <= i) and the
+        others right (j >= i); numerators and sums of both are added before the division. A masked key still takes a position.
     key_mask: bool ``[B,S]``, True = may be attended. A masked key leaves numerator and denominator. Positions count as they
         stand in the tensor.
     cu_seqlens: int ``[n+1]`` from 0 to N: packed sequences, B = 1, self-attention; positions restart in each.
     state: what ``return_state`` gave for the tokens before. New keys follow the ``state.seen`` old ones, and causal queries
         with them; without ``causal`` queries stay at ``q_offset`` and see all keys, also with S = 0 (cached cross-attention).
     eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal number
-        of the sums' dtype it counts as that number.
+        of the sums' dtype it counts as that number. With ``decay`` sums fall below eps in ordinary use: at rate 1 a score of 1 that
+        lies 14 tokens back, and the output fades to zero.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
     group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous piece of the sequence, in the order of the
         ranks, and gets the rows of its piece, as one process with the whole would. Pieces may differ in length, or be empty. All
@@ -73,17 +89,27 @@ def cosformer_attention(
     NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
     reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
     ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed sequence, except that
-    ``backend="batched"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
+    ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
     reaches nothing, and its gradients are zero.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
     if group is not None:
         rest = {"q_offset": q_offset, "align": align != "absolute", "state": state, "return_state": return_state}
-        return _attend_sharded(q, k, v, causal, max_len, key_mask, cu_seqlens, eps, backend, group, rest)
+
+        def cosine() -> AttentionSpec:
+            if max_len is None:
+                raise ValueError(
+                    "group given without max_len: a piece does not know the length of the whole; pass max_len"
+                )
+            check_whole("max_len", max_len, 1)
+            return AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
+
+        facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens, "decay": decay}
+        return _attend_sharded(q, k, v, key_mask, cosine, backend, group, rest, facts)
     plain = key_mask is None and cu_seqlens is None and q_offset == 0 and align == "absolute" and backend == "auto"
     if plain and causal and return_state and state is not None:
-        found = try_one_token(q, k, v, state, max_len, eps)
+        found = try_one_token(q, k, v, state, max_len, decay, eps)
         if found is not None:
             return found
     check_tensors(q, k, v, key_mask)
@@ -114,24 +140,29 @@ def cosformer_attention(
         spec = AttentionSpec.cosine(max_len, causal=causal, q_first=q_offset, eps=check_eps(eps, v.dtype))
     if state is not None:
         check_state(state, k, v, 2 * k.shape[3], max_len)
+    decay = _check_decay(
+        q, k, decay, state, causal, q_offset=q_offset, align=align != "absolute", return_state=return_state
+    )
     if not q.dtype == k.dtype == v.dtype or autocast_enabled(q.device):
         q, k, v = _cast_for_autocast(q, k, v)
     if backend != "auto":
-        check_backend(backend, q, k, v)
-    call = Call(q, k, v, None, None, key_mask, cu_seqlens, None, spec)
+        check_backend(backend, q, k, v, decay=decay)
+    call = Call(q, k, v, None, None, key_mask, cu_seqlens, decay, spec)
     return attend(call, state, return_state, max_len=max_len, backend=backend)
 
 
 # fmt: off
 @overload
 def linear_attention(
-    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., key_mask: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[False] = ..., relu: bool = ..., normaliser: str = ..., eps: float = ..., backend: str = ...,
+    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., decay: Tensor | None = ..., key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ..., state: LinearState | None = ..., return_state: Literal[False] = ..., relu: bool = ...,
+    normaliser: str = ..., eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> Tensor: ...
 @overload
 def linear_attention(
-    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., key_mask: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[True], relu: bool = ..., normaliser: str = ..., eps: float = ..., backend: str = ...,
+    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., decay: Tensor | None = ..., key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ..., state: LinearState | None = ..., return_state: Literal[True], relu: bool = ...,
+    normaliser: str = ..., eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> tuple[Tensor, LinearState]: ...
 # fmt: on
 def linear_attention(
@@ -140,13 +171,16 @@ def linear_attention(
     v: Tensor,
     *,
     causal: bool = False,
+    decay: Tensor | None = None,
     key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     state: LinearState | None = None,
     return_state: bool = False,
     relu: bool = False,
     normaliser: str = "clamp",
     eps: float = 1e-6,
     backend: str = "auto",
+    group: Any = None,
 ) -> Tensor | tuple[Tensor, LinearState]:
     """Attention with weights ``fq_i . fk_j``, in time and memory linear in the length.
 
@@ -154,17 +188,31 @@ def linear_attention(
     ``key_mask`` bool ``[B,S]``, True = may be attended. Causal: N = S, or the queries are the last N of the S new positions.
     ``relu`` applies ReLU to both features inside the kernel. ``normaliser``: the row sum is clamped at eps (``clamp``), gets
     eps added (``add``), keeps its sign away from zero (``signed``), or is not divided by (``none``).
+    ``decay [Hk,F]``, ``cu_seqlens`` and ``group`` are those of :func:`cosformer_attention`; the length has no limit.
     """
     check_normaliser(normaliser)
+    if group is not None:
+        rest = {"state": state, "return_state": return_state}
+
+        def features() -> AttentionSpec:
+            return AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
+
+        facts = {"causal": causal, "max_len": 0, "cu_seqlens": cu_seqlens, "decay": decay}
+        return _attend_sharded(fq, fk, v, key_mask, features, backend, group, rest, facts)
     check_tensors(fq, fk, v, key_mask)
+    if cu_seqlens is not None:
+        _check_packing(fq, fk, cu_seqlens, key_mask=key_mask, state=state, return_state=return_state)
+        if not (torch.compiler.is_compiling() or cu_seqlens.is_meta):
+            check_bounds(cu_seqlens, fq.shape[2], 0)
     if causal and fq.shape[2] > fk.shape[2]:
         raise ValueError(f"causal attention of N={fq.shape[2]} queries over S={fk.shape[2]} keys: N must be at most S")
     if state is not None:
         check_state(state, fk, v, fk.shape[3], 0)
+    decay = _check_decay(fq, fk, decay, state, causal, return_state=return_state)
     if backend != "auto":
-        check_backend(backend, fq, fk, v)
+        check_backend(backend, fq, fk, v, decay=decay)
     spec = AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
-    call = Call(fq, fk, v, None, None, key_mask, None, None, spec)
+    call = Call(fq, fk, v, None, None, key_mask, cu_seqlens, decay, spec)
     return attend(call, state, return_state, max_len=0, backend=backend)
 
 
@@ -172,34 +220,44 @@ def _attend_sharded(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    causal: bool,
-    max_len: int | None,
     key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    eps: float,
+    make_spec: Callable[[], AttentionSpec],
     backend: str,
     group: Any,
     rest: dict[str, Any],
+    facts: dict[str, Any],
 ) -> Tensor:
-    """:func:`cosformer_attention` of a rank's piece; ``rest``: the options that do not go with a group."""
+    """A rank's rows of a sharded sequence. ``rest``: the options that do not go with a group; ``facts``: those that all ranks
+    must have alike, causal, max_len, cu_seqlens and decay."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
     def check() -> Call:
         if names := _given(**rest):
             raise ValueError(f"group shards a whole sequence and does not go with {', '.join(names)}")
-        if max_len is None:
-            raise ValueError("group given without max_len: a piece does not know the length of the whole; pass max_len")
-        check_whole("max_len", max_len, 1)
+        spec = make_spec()
         check_tensors(q, k, v, key_mask)
-        check_backend(backend, q, k, v)
+        rates = _check_decay(q, k, facts["decay"], None, facts["causal"])
+        check_backend(backend, q, k, v, decay=rates)
+        cu_seqlens = facts["cu_seqlens"]
         if cu_seqlens is not None:
             _check_packing(q, k, cu_seqlens, key_mask=key_mask)
-        spec = AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
-        return Call(*_cast_for_autocast(q, k, v), None, None, key_mask, cu_seqlens, None, spec)
+        return Call(*_cast_for_autocast(q, k, v), None, None, key_mask, cu_seqlens, rates, spec)
 
-    facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens}
     pieces, call = parallel.agree(group, check, q, k, v, **facts)
     return parallel.attend_pieces(call, pieces, max_len=call.spec.k_len, backend=backend)
+
+
+def _check_decay(
+    q: Tensor, k: Tensor, decay: Tensor | None, state: LinearState | None, causal: bool, **options: Any
+) -> Tensor | None:
+    """The rates in the accumulator's dtype; ``options`` do not go with decay without causality."""
+    if decay is not None and (state is None or state.decay is not decay):
+        decay = check_decay(decay, k)
+    if decay is not None and not causal:
+        check_two_sided(q, k, **options, state=state is not None)
+    if state is not None:
+        check_rates(state, decay)
+    return decay
 
 
 def _given(**options: Any) -> list[str]:

@@ -18,8 +18,11 @@ from torch import Tensor
 from torch.distributed import _functional_collectives as collectives
 
 from cosformer.ops.checks import check_bounds
+from cosformer.ops.decay import by_feature, fade
+from cosformer.ops.dense import hide, widen
 from cosformer.ops.dispatch import attend
-from cosformer.ops.spec import AttentionSpec, Call
+from cosformer.ops.normaliser import NORMALISERS
+from cosformer.ops.spec import AttentionSpec, Call, accumulator
 from cosformer.ops.state import LinearState
 from cosformer.ops.torch_ops import needs_gradients
 
@@ -29,7 +32,7 @@ _all_gather = getattr(collectives, "all_gather_single", collectives.all_gather_t
 _SEEDS = 2**31  # what a rank draws a seed below
 # what every rank tells the others before a call; all but the first three must be equal
 _FACTS = ("queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "heads", "key_heads", "channels")
-_FACTS += ("value_channels", "gradients", "cu_seqlens")
+_FACTS += ("value_channels", "gradients", "cu_seqlens", "decay")
 
 
 class Pieces(NamedTuple):
@@ -82,7 +85,7 @@ def share(group: Any, tell: Callable[[], Sequence[int]], count: int, like: Any) 
 def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Pieces, Any]:
     """Where the pieces lie, and what ``check`` returned: the one exchange of a few integers of a call.
 
-    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len`` and ``cu_seqlens``, which all ranks must have alike.
+    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``cu_seqlens`` and ``decay``, which all ranks must have alike.
     """
     checked = []
 
@@ -106,14 +109,23 @@ def check_equal(told: dict[str, tuple[int, ...]]) -> None:
             )
 
 
-def _row(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, max_len: int, cu_seqlens: Tensor | None = None) -> list[int]:
+def _row(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    max_len: int,
+    cu_seqlens: Tensor | None = None,
+    decay: Tensor | None = None,
+) -> list[int]:
     n, s = q.shape[2], k.shape[2]
     if causal and n != s:
         raise ValueError(f"a causal piece needs as many keys as queries, got N={n} and S={s}")
-    bounds = 0 if cu_seqlens is None else 1 + zlib.crc32(repr(cu_seqlens.tolist()).encode())
+    bounds, rates = (0 if x is None else 1 + zlib.crc32(repr(x.tolist()).encode()) for x in (cu_seqlens, decay))
     seed = int(torch.randint(_SEEDS, ()))
     sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
-    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds]
+    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds, rates]
 
 
 @torch.compiler.disable
@@ -130,6 +142,8 @@ def _exchange(row: list[int], group: Any, q: Any) -> list[list[int]]:
 def _shown(name: str, values: Sequence[int]) -> str:
     if name == "cu_seqlens":
         return "not the same numbers; pass the bounds of the whole sequence on every rank"
+    if name == "decay":
+        return "not the same numbers; pass the same rates on every rank"
     words = [str(_DTYPES[value]) if name == "dtype" else str(value) for value in values]
     return ", ".join(f"{word} on rank {rank}" for rank, word in enumerate(words))
 
@@ -140,8 +154,7 @@ def attend_pieces(call: Call, pieces: Pieces, *, max_len: int, backend: str) -> 
     The specification is that of a whole sequence from position 0; ``cu_seqlens`` are bounds of packed sequences in the whole. A
     rank exchanges the states of the sequences that cross its borders and computes those that it holds entirely as packed ones.
     """
-    q, cu_seqlens, spec = call.q, call.cu_seqlens, call.spec
-    total = max(pieces.q_bounds[-1], pieces.k_bounds[-1])
+    total, cu_seqlens = max(pieces.q_bounds[-1], pieces.k_bounds[-1]), call.cu_seqlens
     if cu_seqlens is not None:
         check_bounds(cu_seqlens, total, max_len)
     elif max_len and total > max_len:
@@ -149,37 +162,92 @@ def attend_pieces(call: Call, pieces: Pieces, *, max_len: int, backend: str) -> 
             f"the pieces have {total} tokens together, which exceeds max_len={max_len}, past which weights turn negative; use a"
             " larger max_len"
         )
-    bounds = [0, total] if cu_seqlens is None else cu_seqlens.tolist()
-    by_rank = range(len(pieces.q_bounds) - 1)
-    takes = [_exchanged(_segments(pieces.q_bounds, rank, bounds), spec.causal, 0) for rank in by_rank]
-    sends = [_exchanged(_segments(pieces.k_bounds, rank, bounds), spec.causal, -1) for rank in by_rank]
-    if len(bounds) == 2:  # one sequence: what a rank holds of it both begins and ends its piece
-        takes, sends = [each[:1] for each in takes], [each[:1] for each in sends]
-
+    bounds = (0, total) if cu_seqlens is None else tuple(cu_seqlens.tolist())
     compute: Any = partial(attend, max_len=max_len, backend=backend)
+    if call.decay is None or call.spec.causal:
+        return _attend_sweeps([_Sweep(call, pieces.rank, pieces.q_bounds, pieces.k_bounds, bounds)], pieces, compute)[0]
+    # half of the channels look left and half look right; the last column of the values gives the row sums
+    spec, wide = call.spec, [widen(x) if accumulator(x.dtype) != x.dtype else x for x in call[:3]]
+    q, k, v = wide[0], wide[1], torch.nn.functional.pad(hide(wide[2], call.key_mask), (0, 1), value=1.0)
+    both, half = call._replace(spec=spec._replace(causal=True, normaliser="none")), q.shape[3] // 2
+    left = both._replace(q=q[..., :half], k=k[..., :half], v=v, decay=call.decay[:, :half])
+    q, k, v = q[..., half:].flip(2), k[..., half:].flip(2), v.flip(2)
+    mask = None if call.key_mask is None else call.key_mask.flip(1)
+    right = both._replace(q=q, k=k, v=v, key_mask=mask, decay=call.decay[:, half:])
+    flipped = (tuple(total - x for x in reversed(ends)) for ends in (pieces.q_bounds, pieces.k_bounds, bounds))
+    sweeps = [
+        _Sweep(left, pieces.rank, pieces.q_bounds, pieces.k_bounds, bounds),
+        _Sweep(right, len(pieces.q_bounds) - 2 - pieces.rank, *flipped, flipped=True),
+    ]
+    rows = _attend_sweeps(sweeps, pieces, compute)
+    num, den = (rows[0] + rows[1].flip(2)).split((call.v.shape[3], 1), dim=-1)
+    return (num / NORMALISERS[spec.normaliser].divisor(den, spec.eps)).to(call.v.dtype)
+
+
+class _Sweep(NamedTuple):
+    """A call over the whole sequence from one end to the other, and where this rank and the sequences lie in it."""
+
+    call: Call
+    rank: int  # counted from the end where the sweep begins
+    q_bounds: tuple[int, ...]
+    k_bounds: tuple[int, ...]
+    bounds: tuple[int, ...]  # of the packed sequences
+    flipped: bool = False
+
+    def exchanged(self, rank: int, *, takes: bool) -> list[Segment]:
+        """The segments of a rank, counted as the process group does, for which it takes sums from others, or sends its own."""
+        held = _segments(self.q_bounds if takes else self.k_bounds, self.place(rank), self.bounds)
+        segments = _exchanged(held, self.call.spec.causal, 0 if takes else -1)
+        # one sequence: what a rank holds of it both begins and ends its piece
+        return segments[:1] if len(self.bounds) == 2 else segments
+
+    def place(self, rank: int) -> int:
+        return len(self.q_bounds) - 2 - rank if self.flipped else rank
+
+
+def _attend_sweeps(sweeps: list[_Sweep], pieces: Pieces, compute: Any) -> list[Tensor]:
+    """This rank's rows of each sweep; the sums of all sweeps go round in one collective."""
+    ranks = range(len(pieces.q_bounds) - 1)
+    takes = [[sweep.exchanged(rank, takes=True) for sweep in sweeps] for rank in ranks]
+    sends = [[sweep.exchanged(rank, takes=False) for sweep in sweeps] for rank in ranks]
+    sent = [(sweep, segment) for sweep, held in zip(sweeps, sends[pieces.rank], strict=True) for segment in held]
+    own = torch.stack([_sum_up(sweep.call, segment, compute) for sweep, segment in sent])
+    rates = None
+    if sweeps[0].call.decay is not None:
+        rates = torch.stack([by_feature(sweep.call.decay, own.shape[3]) for sweep, _ in sent])  # pyright: ignore
+    gaps = _gaps(sweeps, takes, sends)
+    sums = list(SumOverRanks.apply(own, rates, gaps, pieces.rank, pieces.group).unbind())
+    rows = []
+    for sweep, taken in zip(sweeps, takes[pieces.rank], strict=True):
+        states, sums = sums[: len(taken)], sums[len(taken) :]
+        rows.append(_rows(sweep, taken, states, compute))
+    return rows
+
+
+def _sum_up(call: Call, segment: Segment, compute: Any) -> Tensor:
+    """The state of a segment's keys alone, ``[B,Hk,F,E+1]``; with decay, at its last position."""
+    # no queries: the state alone is wanted
+    at = call.spec._replace(causal=call.decay is not None, q_first=segment.position, k_first=segment.position)
+    _, state = compute(_part(call, Segment(-1, 0, 0, 0), segment, at), None, True)
+    return torch.cat([state.kv, state.z[..., None]], dim=-1)
+
+
+def _rows(sweep: _Sweep, taken: list[Segment], states: list[Tensor], compute: Any) -> Tensor:
+    """The rows of this rank: of the segments that others have keys of too, from their ``states``, and of whole sequences."""
+    call, spec = sweep.call, sweep.call.spec
 
     def run(segment: Segment, state: Tensor) -> Tensor:
         keys = segment if spec.causal else Segment(-1, 0, 0, 0)  # not causal, all keys are in the sum
         at = spec if spec.causal else spec._replace(q_first=segment.position)
-        before = LinearState(state[..., :-1], state[..., -1], torch.tensor(segment.position), max_len)
+        position = torch.tensor(segment.position)
+        before = LinearState(state[..., :-1], state[..., -1], position, spec.k_len, call.decay)
         return compute(_part(call, segment, keys, at), before, False)
 
-    def sum_up(segment: Segment) -> Tensor:
-        # no queries: the state alone is wanted
-        at = spec._replace(causal=False, q_first=0, k_first=segment.position)
-        _, state = compute(_part(call, Segment(-1, 0, 0, 0), segment, at), None, True)
-        return torch.cat([state.kv, state.z[..., None]], dim=-1)
-
-    own = torch.stack([sum_up(segment) for segment in sends[pieces.rank]])
-    weights = _weights(takes, sends, spec.causal)
-    sums = SumOverRanks.apply(own, weights, pieces.rank, pieces.group)
-    mine = takes[pieces.rank]
-    rows = [run(segment, state) for segment, state in zip(mine, sums.unbind(), strict=True)]
-    held = _segments(pieces.q_bounds, pieces.rank, bounds)
-    whole = [segment for segment in held if segment not in mine]
+    rows = [run(segment, state) for segment, state in zip(taken, states, strict=True)]
+    whole = [x for x in _segments(sweep.q_bounds, sweep.rank, sweep.bounds) if x not in taken]
     if whole:  # sequences that no other rank has a part of
         piece = Segment(0, whole[0].start, whole[-1].end, 0)
-        ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=q.device)
+        ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=call.q.device)
         rows.insert(1, compute(_part(call, piece, piece, spec)._replace(cu_seqlens=ends), None, False))
     return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
 
@@ -212,36 +280,53 @@ def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segme
     return [held[0] if held else nothing, held[-1] if len(held) > 1 else nothing]
 
 
-def _weights(takes: list[list[Segment]], sends: list[list[Segment]], causal: bool) -> tuple[tuple[bool, ...], ...]:
-    """Whether the sum that a segment takes contains a segment that is sent; rows and columns by rank and place."""
-    return tuple(
-        tuple(
-            take.sequence == send.sequence >= 0 and (not causal or sender < taker)
-            for sender, sent in enumerate(sends)
-            for send in sent
-        )
-        for taker, taken in enumerate(takes)
-        for take in taken
+def _gaps(
+    sweeps: list[_Sweep], takes: list[list[list[Segment]]], sends: list[list[list[Segment]]]
+) -> tuple[tuple[int | None, ...], ...]:
+    """How many positions lie between a segment that is sent and one that takes it, None where it does not; rows (takers) and
+    columns (senders) by rank and place."""
+
+    def gap(taker: int, i: int, take: Segment, sender: int, j: int, send: Segment) -> int | None:
+        if i != j or take.sequence != send.sequence or take.sequence < 0:
+            return None
+        sweep, to, start = sweeps[i], sweeps[i].place(taker), sweeps[i].place(sender)
+        if not sweep.call.spec.causal:
+            return 0
+        return sweep.q_bounds[to] - sweep.k_bounds[start + 1] if start < to else None
+
+    takers, senders = (
+        [(rank, i, x) for rank, by_sweep in enumerate(held) for i, segments in enumerate(by_sweep) for x in segments]
+        for held in (takes, sends)
     )
+    return tuple(tuple(gap(*taker, *sender) for sender in senders) for taker in takers)
 
 
 class SumOverRanks(torch.autograd.Function):
-    """``x [slots, ...]`` of every rank, gathered and summed up as ``weights`` say: ``[slots, ...]``.
+    """``x [slots, ...]`` of every rank, gathered and summed up as ``gaps`` say: ``[slots, ...]``.
 
-    Row i of rank r is the sum of the gathered ones with a True in row ``r * slots + i`` of the weights. The gradient of what a rank
-    sent is the sum of the gradients of those that took it: the same function with the weights transposed.
+    Row i of rank r is the sum of the gathered ones with a number in row ``r * slots + i`` of the gaps, each decayed over so many
+    positions by ``rates [slots,Hk,F]``, those of its slot. The gradient of what a rank sent is the sum of the gradients of those
+    that took it: the same function with the gaps transposed.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: tuple[tuple[bool, ...], ...], rank: int, group: Any) -> Tensor:
-        ctx.settings = weights, rank, group
+    def forward(
+        ctx: Any, x: Tensor, rates: Tensor | None, gaps: tuple[tuple[int | None, ...], ...], rank: int, group: Any
+    ) -> Tensor:
+        ctx.settings = rates, gaps, rank, group
         slots = x.shape[0]
-        every = x if len(weights) == slots else _all_gather(x.contiguous(), 0, group)
-        wanted = weights[rank * slots : (rank + 1) * slots]
-        sums = [every[[i for i, taken in enumerate(row) if taken]].sum(0) for row in wanted]
-        return torch.stack(sums)
+        every = x if len(gaps) == slots else _all_gather(x.contiguous(), 0, group)
+
+        def sum_of(row: tuple[int | None, ...]) -> Tensor:
+            if rates is None:
+                return every[[i for i, gap in enumerate(row) if gap is not None]].sum(0)
+            taken = [fade(every[i], rates[i % slots, ..., None], gap) for i, gap in enumerate(row) if gap is not None]
+            return torch.stack(taken).sum(0) if taken else torch.zeros_like(every[0])
+
+        return torch.stack([sum_of(row) for row in gaps[rank * slots : (rank + 1) * slots]])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        weights, rank, group = ctx.settings
-        return SumOverRanks.apply(g, tuple(zip(*weights, strict=True)), rank, group), None, None, None
+        rates, gaps, rank, group = ctx.settings
+        grad = SumOverRanks.apply(g, rates, tuple(zip(*gaps, strict=True)), rank, group)
+        return grad, None, None, None, None

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2  # 1: without decay
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,13 +15,15 @@ class LinearState:
 
     ``kv [B,Hk,F,E]`` = sum of Phi(k) v^T, ``z [B,Hk,F]`` = sum of Phi(k), both float32 or float64; F = 2D with angles
     (cos half, then sin half), D without. ``position``: tokens seen, an int64 scalar tensor on the CPU, so that compiled
-    steps need no new graph per token. ``max_len``: the length the angles were made for; 0 without angles.
+    steps need no new graph per token. ``max_len``: the length the angles were made for; 0 without angles. ``decay [Hk,D]``: the
+    rates of the calls that made it, or None; the sums are decayed up to the last token's position.
     """
 
     kv: Tensor
     z: Tensor
     position: Tensor
     max_len: int
+    decay: Tensor | None = None
 
     @property
     def seen(self) -> int:
@@ -43,7 +45,8 @@ class LinearState:
             raise ValueError(
                 f"a state is kept in float32 or float64, not {kv.dtype}: half-precision sums lose early tokens"
             )
-        return replace(self, kv=kv, z=z)
+        decay = None if self.decay is None else self.decay.to(*args, **kwargs)
+        return replace(self, kv=kv, z=z, decay=decay)
 
     def reorder(self, index: Tensor) -> "LinearState":
         """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
@@ -58,6 +61,7 @@ class LinearState:
             "z": self.z,
             "seen": self.position,
             "max_len": torch.tensor(self.max_len, device="cpu"),
+            **({} if self.decay is None else {"decay": self.decay}),
         }
 
     @classmethod
@@ -66,6 +70,7 @@ class LinearState:
         missing = {"format", "kv", "z", "seen", "max_len"} - tensors.keys()
         if missing:
             raise ValueError(f"not a saved state: {', '.join(sorted(missing))} missing")
-        if int(tensors["format"]) != FORMAT:
-            raise ValueError(f"state saved in format {int(tensors['format'])}; this version reads format {FORMAT}")
-        return cls(tensors["kv"], tensors["z"], tensors["seen"].cpu(), int(tensors["max_len"]))
+        if int(tensors["format"]) not in (1, FORMAT):
+            raise ValueError(f"state saved in format {int(tensors['format'])}; this version reads 1 to {FORMAT}")
+        position, max_len = tensors["seen"].cpu(), int(tensors["max_len"])
+        return cls(tensors["kv"], tensors["z"], position, max_len, tensors.get("decay"))

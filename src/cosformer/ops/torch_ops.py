@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from cosformer.ops import two_sided
 from cosformer.ops.backends import KERNELS
 from cosformer.ops.checks import check_bounds, check_room
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths
@@ -38,11 +39,17 @@ def linear_kernel(call: Call, start: Tensor | None, *, direct: bool) -> tuple[Te
 
 
 def run_forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return KERNELS[call.spec.backend].forward(call)
+    kernel = KERNELS[call.spec.backend]
+    if call.decay is None or call.spec.causal:
+        return kernel.forward(call)
+    return two_sided.forward(kernel, call)
 
 
 def run_backward(call: Call, *gradients_and_results: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return KERNELS[call.spec.backend].backward(call, *gradients_and_results)
+    kernel = KERNELS[call.spec.backend]
+    if call.decay is None or call.spec.causal:
+        return kernel.backward(call, *gradients_and_results)
+    return two_sided.backward(kernel, call, *gradients_and_results)
 
 
 def needs_gradients(*tensors: Tensor | None) -> bool:
@@ -122,6 +129,8 @@ class LinearKernelBackward(torch.autograd.Function):
         call = Call._make((*tensors, _after(start, ctx.spec)))
         state = () if call.kv is None else (call.kv, call.z)
         lengths = packed_lengths(call.cu_seqlens, call.q.shape[2])
+        # packed sequences leave no state, and those seen from both sides
+        keeps = lengths is None and (call.decay is None or call.spec.causal)
 
         def definition(q: Tensor, k: Tensor, v: Tensor, kv: Any = None, z: Any = None) -> tuple[Tensor, ...]:
             acc = accumulator(q.dtype)
@@ -129,8 +138,7 @@ class LinearKernelBackward(torch.autograd.Function):
             wide = Call(q.to(acc), keys, values, kv, z, None, None, call.decay, call.spec)
             out = dense_forward(wide, lengths)
             kv, z = dense_state(wide)
-            # packed sequences leave no state behind
-            return out.to(v.dtype), kv * (lengths is None), z * (lengths is None)
+            return out.to(v.dtype), kv * keeps, z * keeps
 
         def first_derivative(g_out: Tensor, g_kv: Tensor, g_z: Tensor, *arguments: Tensor) -> Any:
             return torch.func.vjp(definition, *arguments)[1]((g_out, g_kv, g_z))
@@ -211,8 +219,6 @@ def _vmap_rule(operator: Any) -> Any:
         if any(x is not None and x.dtype in (torch.int32, torch.int64) for x in tensors):
             raise ValueError("cu_seqlens has no batch, so it cannot be vmapped; call once per batch item instead")
         rates = Call._fields.index("decay")  # the same for all batch items
-        if in_dims[rates] is not None:
-            raise ValueError("decay has no batch, so it cannot be vmapped; call once per batch item instead")
         if start is not None and in_dims[len(tensors)] is not None:
             raise ValueError(
                 "a state's position cannot be vmapped; all batch items must have seen the same number of tokens"

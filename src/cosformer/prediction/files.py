@@ -4,8 +4,11 @@ import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from cosformer.prediction.model import Bad, Predictor, Text
+import numpy as np
+
+from cosformer.prediction.model import Predictor
 from cosformer.prediction.output import row_writer, whole_file
+from cosformer.prediction.readers import Bad, Text
 from cosformer.prediction.rows import Row, Table, encoding_problem, form_of, open_table, text_column
 from cosformer.terminal import progress_bar
 
@@ -32,13 +35,17 @@ def predict_file(
     """
     form = form_of(source, reads, "jsonl")
     out_form = form_of(out, writes, "csv" if form == "csv" else "tsv" if form == "tsv" else "jsonl")
-    with open_table(source, form) as table:
+    with open_table(source, form, predictor.read.series) as table:
         if second is not None:
             second = text_column(table, second)
         elif predictor.takes_pairs:
             raise ValueError(f"{predictor.source} reads two texts; name the column of the other one with --second")
         trained = predictor.read.text_column
-        column = text_column(table, trained if text is None and trained in table.columns else text)
+        column = None
+        if not predictor.takes_arrays:
+            column = text_column(table, trained if text is None and trained in table.columns else text)
+        elif text is not None:
+            raise ValueError(f"{predictor.source} reads arrays, not texts; leave out --text")
         columns: dict[str, type] = {} if only else dict.fromkeys(table.columns, str)
         taken = sorted(columns.keys() & predictor.columns.keys())
         if taken:
@@ -85,11 +92,11 @@ class _BadRows:
 
 
 def _read(
-    table: Table, column: str, second: str | None, known: Collection[str] | None
+    table: Table, column: str | None, second: str | None, known: Collection[str] | None
 ) -> Iterator[tuple[Row, Text | Bad]]:
     """Each row and what the model gets of it; of columns that are not ``known`` (None: all are) it is bad."""
     for row in table.rows:
-        texts: list[Any] = [row.values.get(name) for name in (column, second) if name is not None]
+        texts: list[Any] = [row.values.get(name) for name in (column, second) if name is not None] or [row.input]
         new = [] if known is None else [name for name in row.values if name not in known]
         wrong = row.problem or next(filter(None, map(_problem, texts)), "")
         wrong = wrong or (f"the column {new[0]!r} is new; write .jsonl, where rows may differ" if new else "")
@@ -99,7 +106,12 @@ def _read(
 def _problem(text: Any) -> str:
     if text is None:
         return "the text is missing"
-    return encoding_problem([text]) if isinstance(text, str) else f"wanted a text, found {text!r:.40}"
+    if isinstance(text, np.ndarray):
+        return ""
+    words: list[Any] = text if isinstance(text, list) else [text]
+    if not all(isinstance(word, str) for word in words):
+        return f"wanted a text, found {text!r:.40}"
+    return encoding_problem(words)
 
 
 def _answered(predictor: Predictor, rows: Iterator[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:

@@ -1,10 +1,8 @@
 """A trained model and what turns texts into its input: answers to texts, batch by batch of about the same length."""
 
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,65 +10,77 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
-from cosformer.data.encoding import with_specials
 from cosformer.data.masking import IGNORED
-from cosformer.data.padding import pad_rows
-from cosformer.experiment import EXPERIMENT_FILE, load_experiment
+from cosformer.data.padding import pad_rows, pad_values
+from cosformer.data.vocabulary import Channels, Ids, Letters
+from cosformer.experiment import EXPERIMENT_FILE
+from cosformer.prediction.readers import Bad, RunReader, Text, TokenizerReader, sides_of
 from cosformer.suggest import check_model_path
-from cosformer.tasks.classify import windows as stretches
 from cosformer.train.run import load_model
-from cosformer.train.vocabulary import load_vocabulary
 
 BATCH = 64
-_UNCUT = 1 << 40  # tokens
 _WINDOW_ROWS, _WINDOW_LETTERS = 4096, 16_000_000  # read at once, to be sorted by length: whichever is reached first
-Text = str | tuple[str, str]  # a text, or two that belong together
-
-
-@dataclass(frozen=True)
-class Bad:
-    """Why a text has no answer."""
-
-    problem: str
 
 
 class Predictor:
     """The model in ``source``, a run's folder, a saved model or a name on the hub, ready to answer.
 
     ``columns``: the names of an answer's values and their types. Classes: ``predicted`` and each class's ``probability_NAME``; several
-    classes at once: a list of names; a number: ``predicted``; a language model: the text's ``log_likelihood`` in nats, its
-    ``tokens`` and ``bits_per_byte``.
+    classes at once: a list of names; a number: ``predicted``; tags: a list with one for each word; a text to write: ``predicted``; a
+    language model: the text's ``log_likelihood`` in nats, its ``tokens`` and ``bits_per_byte`` (of letters and ids ``bits_per_token``);
+    forecasts: ``CHANNEL_1`` and so on, as many as ``steps``.
     """
 
-    def __init__(self, source: str | Path, *, device: str = "cpu", batch: int = BATCH) -> None:
+    def __init__(
+        self, source: str | Path, *, device: str = "cpu", batch: int = BATCH, steps: int | None = None
+    ) -> None:
         check_model_path(str(source))
         if batch < 1:
             raise ValueError(f"batch={batch}; at least 1")
         self.source, self.device, self.batch = str(source), device, batch
-        self.read: _RunReader | _TokenizerReader
+        self.read: RunReader | TokenizerReader
         if (Path(source) / EXPERIMENT_FILE).is_file():
             self.model: Any = load_model(Path(source))
-            self.read = _RunReader(Path(source), self.model.config)
+            self.read = RunReader(Path(source), self.model.config)
         else:
             self.model = _load(self.source)
-            self.read = _TokenizerReader(self.source, self.model.config)
+            self.read = TokenizerReader(self.source, self.model.config)
         self.model.to(device).eval()
         self.config = config = self.model.config
         self.scores_text = _is_causal(type(self.model).__name__)
+        self.task = self.read.task
+        self.vocabulary: Any = self.read.vocabulary
+        self.takes_arrays = isinstance(self.vocabulary, Channels | Ids)
         self.takes_pairs = type(self.model).__name__ == "CosformerForPairClassification"
         names = [str(config.id2label[i]) for i in range(config.num_labels)]
         self.columns: dict[str, type] = {f"probability_{name}": float for name in names}
         self.kind = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
         if self.scores_text:
-            self.columns = {"log_likelihood": float, "tokens": int, "bits_per_byte": float}
+            self.bits = "bits_per_token" if isinstance(self.vocabulary, Letters | Ids) else "bits_per_byte"
+            self.columns = {"log_likelihood": float, "tokens": int, self.bits: float}
+        elif self.task == "forecast":
+            self.columns = self._forecast_columns(steps)
+        elif self.task in ("tag", "seq2seq"):
+            self.columns = {"predicted": list if self.task == "tag" else str}
         elif self.kind == "regression":
             self.columns = {"predicted": float} if len(names) == 1 else {f"predicted_{name}": float for name in names}
         else:
             self.columns = {"predicted": list if self.kind.startswith("multi") else str, **self.columns}
         self.names = names
+        if steps is not None and self.task != "forecast":
+            raise ValueError(f"steps={steps} is for a model that forecasts; {self.source} does not")
+        self._kinds = {"forecast": self._forecasts, "tag": self._tags, "seq2seq": self._written}
+
+    def _forecast_columns(self, steps: int | None) -> dict[str, type]:
+        assert isinstance(self.vocabulary, Channels)
+        most = self.config.max_position_embeddings
+        self.steps = max(1, min(24, most // 4)) if steps is None else steps
+        if not 0 < self.steps < most:
+            raise ValueError(f"steps={steps}; this model forecasts 1 to {most - 1} steps")
+        return {f"{name}_{step}": float for step in range(1, self.steps + 1) for name in self.vocabulary.names}
 
     def answers(self, texts: Iterable[Text | Bad]) -> Iterator[dict[str, Any] | Bad]:
         """An answer for each text, in order; what is bad stays bad, and a text that the model cannot read becomes it."""
@@ -101,15 +111,44 @@ class Predictor:
 
     def _forward(self, rows: Sequence[Sequence[np.ndarray]]) -> list[Any]:
         """Of each row the logits, or, of a language model, (nats, tokens)."""
+        if self.task in self._kinds:
+            return self._kinds[self.task](rows)
         if self.scores_text:
             return self._nats([sides[0] for sides in rows])
+        if self.takes_arrays and isinstance(self.vocabulary, Channels):
+            values, mask = (torch.from_numpy(x).to(self.device) for x in pad_values([sides[0] for sides in rows]))
+            return list(self.model(input_values=values, attention_mask=mask.long()).logits.float().cpu())
+        return list(self.model(**self._padded(rows)).logits.float().cpu())
+
+    def _padded(self, rows: Sequence[Sequence[np.ndarray]]) -> dict[str, Tensor]:
         inputs: dict[str, Tensor] = {}
         for place, ending in enumerate(("", "_b") if self.takes_pairs else ("",)):
             ids, mask = pad_rows([sides[place] for sides in rows], self.read.pad_id)
             inputs |= {f"input_ids{ending}": torch.from_numpy(ids)}
             inputs |= {f"attention_mask{ending}": torch.from_numpy(mask.astype(np.int64))}
-        logits = self.model(**{key: value.to(self.device) for key, value in inputs.items()}).logits
-        return list(logits.float().cpu())
+        return {key: value.to(self.device) for key, value in inputs.items()}
+
+    def _forecasts(self, rows: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+        """The steps that follow each series, flat."""
+        room = self.config.max_position_embeddings - self.steps + 1
+        values, mask = (torch.from_numpy(x) for x in pad_values([series[-room:] for (series,) in rows], left=True))
+        found = self.model.forecast(values.to(self.device), self.steps, mask.long().to(self.device))
+        return found.flatten(1).tolist()
+
+    def _tags(self, rows: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+        """A tag for each word that begins within the row, else None."""
+        logits = self.model(**self._padded([[ids] for ids, _ in rows])).logits.argmax(-1).cpu().numpy()
+        return [
+            [self.names[found[place]] if place < len(ids) else None for place in places]
+            for found, (ids, places) in zip(logits, rows, strict=True)
+        ]
+
+    def _written(self, rows: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+        """The likeliest text for each row, token by token."""
+        most = self.config.max_position_embeddings - 1
+        found = self.model.generate(**self._padded(rows), do_sample=False, max_new_tokens=most).cpu().numpy()
+        special = [self.vocabulary.pad_id, self.vocabulary.bos_id, self.vocabulary.eos_id]
+        return [self.vocabulary.decode(row[~np.isin(row, special)]) for row in found]
 
     def _nats(self, rows: Sequence[np.ndarray]) -> list[Any]:
         """Each row holds the token before the scored ones, and these."""
@@ -133,8 +172,11 @@ class Predictor:
         """The answer to a text from what its parts gave."""
         if self.scores_text:
             nats, tokens = (sum(column) for column in zip(*values, strict=True))
-            size = len(text.encode("utf-8"))
-            return {"log_likelihood": -nats, "tokens": tokens, "bits_per_byte": nats / math.log(2) / size}
+            size = tokens if self.bits == "bits_per_token" else len(text.encode("utf-8"))
+            return {"log_likelihood": -nats, "tokens": tokens, self.bits: nats / math.log(2) / size}
+        if self.task in self._kinds:  # such rows are not read in parts
+            found = values[0] if self.task == "forecast" else [values[0]]
+            return dict(zip(self.columns, found, strict=True))
         logits = torch.stack(values)
         if self.kind == "regression":
             return dict(zip(self.columns, logits.mean(0).tolist(), strict=True))
@@ -162,130 +204,11 @@ def predict(
         yield answer
 
 
-class _RunReader:
-    """Texts as the run's data was read; longer ones are cut, or read in windows, as they were there. ``cut`` counts them."""
-
-    def __init__(self, run: Path, config: Any) -> None:
-        self.vocabulary: Any = load_vocabulary(run)
-        self.pad_id = self.vocabulary.pad_id
-        self.config = config
-        self.max_len = config.max_position_embeddings - int(config.cls_token)
-        settings = run / "best" / "tokenizer_config.json"
-        if settings.is_file():
-            self.max_len = min(self.max_len, json.loads(settings.read_text(encoding="utf-8"))["model_max_length"])
-        experiment = load_experiment(run)
-        task, self.in_windows, self.cut = experiment.task, experiment.data.long == "windows", 0
-        self.text_column = experiment.data.options.get("text")
-        if task not in ("lm", "classify", "match", "regress"):
-            raise ValueError(f"{run} was trained for the task {task!r}, which gives no answer about a text")
-        if not hasattr(self.vocabulary, "encode") and not hasattr(self.vocabulary, "index"):
-            raise ValueError(f"{run} reads pixels, not text")
-
-    def __call__(self, texts: Sequence[Text | Bad], pairs: bool, scored: bool) -> list[Any]:
-        """Of each text its parts, each a list of one row of ids, or of two where ``pairs`` are read apart."""
-        sides = [_sides(text) for text in texts]
-        first, second = (self._ids([pair[place] for pair in sides]) for place in (0, 1))
-        read: list[Any] = []
-        for text, a, b in zip(texts, first, second, strict=True):
-            bad = next((x for x in (text, a, b) if isinstance(x, Bad)), None)
-            alone = not isinstance(text, tuple)
-            if bad is not None:
-                read.append(bad)
-            elif pairs and alone:
-                read.append(Bad("wanted two texts, found one"))
-            elif scored and not alone:
-                read.append(Bad("wanted one text, found two"))
-            elif scored:
-                read.append(_blocks(a, self.config.bos_token_id, self.max_len))
-            elif pairs:
-                both = [self._rows(side, None, windows=False) for side in (a, b)]
-                read.append(next((x for x in both if isinstance(x, Bad)), [[x[0] for x in both]]))
-            else:
-                rows = self._rows(a, None if alone else b, windows=self.in_windows)
-                read.append(rows if isinstance(rows, Bad) else [[row] for row in rows])
-        return read
-
-    def _rows(self, a: np.ndarray, b: np.ndarray | None, *, windows: bool) -> Any:
-        """The row of one text or of a pair, cut to what the model takes, or the windows that cover it."""
-        most = _UNCUT if windows else self.max_len
-        if self.vocabulary.bos_id is None or self.vocabulary.eos_id is None:
-            if b is not None:
-                return Bad("the model reads one text; it has no token that would part two")
-            if not len(a):
-                return Bad("the text is empty")
-            row, cut = a[:most], len(a) > most
-        else:
-            row, cut = with_specials(a, b, self.vocabulary, most)
-        self.cut += cut
-        return stretches(row, self.max_len, (self.vocabulary.bos_id, self.vocabulary.eos_id)) if windows else [row]
-
-    def _ids(self, texts: list[str]) -> list[Any]:
-        if hasattr(self.vocabulary, "encode"):
-            flat, lengths = self.vocabulary.encode(texts)
-            return np.split(flat, np.cumsum(lengths)[:-1])
-        return [self._words(text) for text in texts]
-
-    def _words(self, text: str) -> Any:
-        ids = [self.vocabulary.index.get(word, self.vocabulary.unk_id) for word in text.split()]
-        if None in ids:
-            return Bad(f"the word {text.split()[ids.index(None)]!r} is not in the run's vocabulary")
-        return np.array(ids, np.int64)
-
-
-class _TokenizerReader:
-    """Texts as the model's own tokenizer reads them; longer ones are cut to what the model takes."""
-
-    def __init__(self, source: str, config: Any) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.config, self.text_column, self.cut = config, None, 0
-        self.pad_id = self.tokenizer.pad_token_id
-        self.start = next(
-            (i for i in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id) if i is not None), None
-        )
-        self.max_len = min(self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", 512))
-
-    def __call__(self, texts: Sequence[Text | Bad], pairs: bool, scored: bool) -> list[Any]:
-        sides = [_sides(text) for text in texts]
-        read: list[Any] = []
-        if pairs:
-            raise ValueError(
-                "a model that reads two texts apart is used by its run's folder, not by the folder of its weights"
-            )
-        two = any(isinstance(text, tuple) for text in texts)
-        if scored and self.start is None:
-            raise ValueError("the tokenizer has no start or end token, from which the first token could be guessed")
-        settings: dict[str, Any] = {"add_special_tokens": False} if scored else {"truncation": True, "max_length": self.max_len}  # fmt: skip
-        ids = self.tokenizer([a for a, _ in sides], [b for _, b in sides] if two else None, verbose=False, **settings)
-        for text, row in zip(texts, ids["input_ids"], strict=True):
-            if isinstance(text, Bad):
-                read.append(text)
-            elif not row or isinstance(text, tuple) != two or (scored and two):
-                read.append(Bad("the text is empty" if not row else "wanted one text, found two"))
-            else:
-                array = np.array(row, np.int64)
-                read.append(_blocks(array, self.start or 0, self.max_len) if scored else [[array]])
-        return read
-
-
-def _sides(text: Text | Bad) -> tuple[str, str]:
-    if isinstance(text, Bad):
-        return "", ""
-    return text if isinstance(text, tuple) else (text, "")
-
-
-def _blocks(ids: np.ndarray, start: int, length: int) -> Any:
-    """Stretches of ``length`` tokens, each behind the token before it, as a language model is trained: each token scored once."""
-    if not len(ids):
-        return Bad("the text is empty")
-    behind = np.concatenate([[start], ids])
-    return [[behind[i : i + length + 1]] for i in range(0, len(ids), length)]
-
-
 def _windows(texts: Iterable[Any]) -> Iterator[list[Any]]:
     window, letters = [], 0
     for text in texts:
         window.append(text)
-        letters += sum(map(len, _sides(text)))
+        letters += sum(map(len, sides_of(text)))
         if len(window) == _WINDOW_ROWS or letters >= _WINDOW_LETTERS:
             yield window
             window, letters = [], 0

@@ -4,30 +4,48 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from cosformer.data import arrays, fasta
+from cosformer.data.own_files import own_files
+from cosformer.data.series import unlabelled
 from cosformer.extras import require
 from cosformer.suggest import unknown
 
 STANDARD = "-"
 # ending -> form
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
-USUAL_TEXT = ("text", "sentence", "review", "content", "document", "body", "comment", "message", "tweet", "abstract")
+FORMS |= dict.fromkeys(fasta.ENDINGS, "fasta") | dict.fromkeys(arrays.ENDINGS, "arrays")
+USUAL_TEXT = (
+    "text",
+    "sentence",
+    "review",
+    "content",
+    "document",
+    "body",
+    "comment",
+    "message",
+    "tweet",
+    "abstract",
+    "sequence",
+)
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Row ``number``, counted from 1 without a header: its values by column, or the ``problem`` that it could not be read for."""
+    """Row ``number``, counted from 1 without a header: its values by column, or the ``problem`` that it could not be read for.
+    ``input``: what the model gets, where no column holds it (an array)."""
 
     number: int
     values: dict[str, Any]
     problem: str = ""
+    input: Any = None
 
 
 @dataclass(frozen=True)
@@ -52,11 +70,17 @@ def form_of(path: str, asked: str | None, standard: str) -> str:
 
 
 @contextmanager
-def open_table(path: str, form: str) -> Iterator[Table]:
-    """The table in ``path``; ``-`` is standard input."""
+def open_table(path: str, form: str, series: Mapping[str, Any] | None = None) -> Iterator[Table]:
+    """The table in ``path``; ``-`` is standard input. ``series``: the columns of readings, as the options of the set 'series'; the
+    rows that are one series then become one row."""
     name = "standard input" if path == STANDARD else path
-    if form == "parquet":
-        yield _parquet(path, name)
+    if series is not None and form != "arrays":
+        yield _series(path, name, series)
+        return
+    if form in _WHOLE:
+        if path == STANDARD:
+            raise ValueError(f"{form} cannot be read from standard input; give a file")
+        yield _WHOLE[form](path, name)
         return
     # bytes that are no UTF-8 become lone surrogates, by which a bad row is known; "" leaves line ends in quoted cells alone
     settings: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
@@ -120,8 +144,6 @@ def _lines(file: IO[str], name: str, form: str) -> Table:
 
 
 def _parquet(path: str, name: str) -> Table:
-    if path == STANDARD:
-        raise ValueError("parquet cannot be read from standard input, as its index is at the end; give a file")
     parquet = require("data", "pyarrow.parquet")
     try:
         file = parquet.ParquetFile(path)
@@ -137,6 +159,29 @@ def _parquet(path: str, name: str) -> Table:
     return Table(name, list(file.schema_arrow.names), rows(), file.schema_arrow)
 
 
+def _fasta(path: str, name: str) -> Table:
+    rows = (
+        Row(number, {"id": record.header, "sequence": record.letters})
+        for number, record in enumerate((r for file in own_files(path) for r in fasta.records(file)), start=1)
+    )
+    return Table(name, ["id", "sequence"], rows)
+
+
+def _arrays(path: str, name: str) -> Table:
+    found = (row for file in arrays.read_arrays(path, check=False) for row in file.rows)
+    rows = (Row(number, {"row": str(number)}, arrays.problem(row), row) for number, row in enumerate(found, start=1))
+    return Table(name, ["row"], rows)
+
+
+def _series(path: str, name: str, options: Mapping[str, Any]) -> Table:
+    if path == STANDARD:
+        raise ValueError("series cannot be read from standard input; give a file")
+    column = str(options.get("series") or "series")
+    rows = (Row(i, {column: row.group}, input=row.text) for i, row in enumerate(unlabelled(path, options), start=1))
+    return Table(name, [column], rows)
+
+
+_WHOLE = {"parquet": _parquet, "fasta": _fasta, "arrays": _arrays}
 _READERS = {"csv": _delimited, "tsv": _delimited, "jsonl": _json_lines, "txt": _lines}
 
 

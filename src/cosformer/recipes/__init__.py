@@ -3,12 +3,18 @@
 from collections.abc import Callable
 
 from cosformer.experiment import Experiment
-from cosformer.recipes import evidence, finetune, lm, lra, mlm
+from cosformer.recipes import finetune, lm, lra, mlm
 from cosformer.recipes.general import GENERAL
 from cosformer.suggest import unknown
 
+__all__ = [
+    "RECIPES",
+    "recipe",
+    "register_recipe",
+]
+
 RECIPES: dict[str, Callable[[], Experiment]] = {
-    name: make for family in (lm, mlm, finetune, lra, evidence) for name, make in family.RECIPES.items()
+    name: make for family in (lm, mlm, finetune, lra) for name, make in family.RECIPES.items()
 }
 
 
@@ -17,3 +23,9 @@ def recipe(name: str) -> Experiment:
     if name not in RECIPES:
         raise unknown("recipe", name, [*GENERAL, *RECIPES])
     return RECIPES[name]()
+
+
+def register_recipe(name: str, make: Callable[[], Experiment]) -> None:
+    """Make a recipe of your own known as ``name``; ``make`` returns the experiment, whose ``recipe`` must be the same name."""
+    if RECIPES.setdefault(name, make) is not make or name in GENERAL:
+        raise ValueError(f"there is a recipe {name!r} already; choose another name")

@@ -41,7 +41,9 @@ def _small(name: str) -> Experiment:
         recipe=f"finetune-{name}-small",
         task="classify",
         data=DataConfig(name, options, eval_rows=1_000),
-        model=ModelConfig("roberta_base", dropout=0.0, fields={"pooling": "mean", "classifier_dropout": 0.0}),
+        model=ModelConfig(
+            "roberta_base", hidden_dropout_prob=0.0, fields={"pooling": "mean", "classifier_dropout": 0.0}
+        ),
         train=short_training(steps=500, batch=32, lr=1e-3, eval_every=100, save_every=100),
         note="Small: starts from a run of mlm-wikitext2-small (--start), rows cut at 64 tokens, the mean of all positions instead of"
         " the first, 500 updates of 32 rows, 1,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",

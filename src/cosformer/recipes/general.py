@@ -12,19 +12,21 @@ from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, Tr
 from cosformer.recipes.short import short_training
 
 LONGEST = 4_096  # tokens of a row that are read by default; attention is linear, but a laptop's patience is not
+_FORECAST_WINDOW = 512  # steps, those that are forecast among them
 _UPDATE_TOKENS = 8_192  # about so many tokens an update
 _EVALUATIONS = 10  # over a run
 
-# an encoder that learns from scratch within a few hundred updates (recipes/evidence.py): positions are easy to see
+# an encoder that learns from scratch within a few hundred updates : positions are easy to see
 _ENCODER: dict[str, Option] = {"norm": "pre", "final_norm": True, "embedding_norm": False, "hidden_act": "gelu"}
 _ENCODER |= {"position_embedding_type": "sinusoidal", "position_offset": 0, "scale_embedding": True}
 _ENCODER |= {"embedding_range": 0.03, "initializer": "xavier", "classifier_dropout": 0.1}
+_OF_READINGS: dict[str, Option] = {"scale_embedding": False}  # a linear map is no table of small embeddings
 _DECODER: dict[str, Option] = {"adaptive_cutoffs": None, "adaptive_dropout": 0.0, "activation_dropout": 0.0}
 _DECODER |= {"final_norm": True, "embedding_range": 0.03, "hidden_act": "gelu"}
 
 
 def lm(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
-    """The next token of your own texts."""
+    """The next token of your own texts, sequences or events."""
     length = data.length or _block(summary.tokens, most=1_024)
     batch = _power_of_two(_UPDATE_TOKENS / length, least=4, most=64)
     passes = 3 if summary.tokens > 10_000_000 else 10
@@ -46,14 +48,15 @@ def mlm(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
 
 
 def classify(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
-    """The class of a text."""
+    """The class of a text, a sequence or a series."""
     length = data.length or min(summary.longest, LONGEST)
     data = dataclasses.replace(data, length=length)
     batch = _power_of_two(_UPDATE_TOKENS / min(summary.median, length), least=8, most=64)
     passes = 3 if start else 10
     train = _train(_steps(passes * summary.rows["train"], batch), batch, 3e-4 if start else 1e-3)
     train = dataclasses.replace(train, group_by_length=True, weight_decay=0.01)
-    model = _sized("roberta_base", summary.tokens, _ENCODER | {"pooling": "mean"}, start, dropout=0.1)
+    encoder = _ENCODER | {"pooling": "mean"} | (_OF_READINGS if data.name == "series" else {})
+    model = _sized("roberta_base", summary.tokens, encoder, start, dropout=0.1)
     task = _TASKS[str(data.options.get("target", "class"))]
     return Experiment("classify", task, data, model, train, start, _note(summary, train, length))
 
@@ -62,7 +65,7 @@ _TASKS = {"class": "classify", "classes": "multilabel", "number": "regress", "ta
 
 
 def regress(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
-    """A number for a text."""
+    """A number for a text, a sequence or a series."""
     return dataclasses.replace(classify(summary, data, start), recipe="regress")
 
 
@@ -86,6 +89,16 @@ def seq2seq(summary: Summary, data: DataConfig, start: str | None) -> Experiment
     return dataclasses.replace(tag(summary, data, None), recipe="seq2seq")
 
 
+def forecast(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
+    """The next steps of series of readings: arrays, or tables with a reading a row."""
+    length = data.length or max(2, min(summary.longest, _FORECAST_WINDOW))
+    batch = _power_of_two(_UPDATE_TOKENS / length, least=8, most=64)
+    train = _train(_steps(20 * summary.tokens / length, batch), batch, 3e-4 if start else 1e-3)
+    model = _sized("adaptive_lm", summary.tokens, _DECODER | _OF_READINGS, start)
+    data = dataclasses.replace(data, length=length, eval_rows=data.eval_rows or 1_000)
+    return Experiment("forecast", "forecast", data, model, train, start, _note(summary, train, length))
+
+
 # name -> (data set of its files, the options that make it what it is, recipe)
 GENERAL: dict[str, tuple[str, dict[str, Option], Callable[[Summary, DataConfig, str | None], Experiment]]] = {
     "lm": ("texts", {}, lm),
@@ -94,6 +107,7 @@ GENERAL: dict[str, tuple[str, dict[str, Option], Callable[[Summary, DataConfig, 
     "regress": ("table", {"target": "number"}, regress),
     "match": ("table", {"target": "class", "pairs": True}, match),
     "tag": ("table", {"target": "tags"}, tag),
+    "forecast": ("series", {"target": "next"}, forecast),
     "seq2seq": ("table", {"target": "text"}, seq2seq),
 }
 
@@ -115,10 +129,15 @@ def _sized(preset: str, tokens: int, fields: dict[str, Option], start: str | Non
     """As wide and deep as so many training tokens can teach; of a model to start from, its own sizes."""
     if start is not None:
         kept = {key: value for key, value in fields.items() if key == "pooling"}
-        return ModelConfig(preset, dropout=dropout, fields=kept)
+        return ModelConfig(preset, hidden_dropout_prob=dropout, fields=kept)
     layers, width = (2, 128) if tokens < 3_000_000 else (4, 256) if tokens < 100_000_000 else (8, 512)
-    sizes: dict[str, Any] = {"layers": layers, "width": width, "heads": width // 32, "feed_forward": 4 * width}
-    return ModelConfig(preset, dropout=dropout, fields=fields, **sizes)
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": width // 32,
+        "intermediate_size": 4 * width,
+    }
+    return ModelConfig(preset, hidden_dropout_prob=dropout, fields=fields, **sizes)
 
 
 def _train(steps: int, batch: int, lr: float) -> TrainConfig:

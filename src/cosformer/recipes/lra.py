@@ -111,7 +111,13 @@ def _small(
         task=task,
         data=DataConfig(name, options, eval_rows=2_000),
         model=ModelConfig(
-            f"lra_{name}", layers=layers, width=64, heads=2, feed_forward=128, dropout=0.0, fields=learned | plain
+            f"lra_{name}",
+            num_hidden_layers=layers,
+            hidden_size=64,
+            num_attention_heads=2,
+            intermediate_size=128,
+            hidden_dropout_prob=0.0,
+            fields=learned | plain,
         ),
         train=short_training(steps=steps, batch=batch, lr=lr, eval_every=max(50, steps // 4), save_every=50),
         note=f"Small: {shrunk}; {layers} layer{'s' * (layers > 1)} of width 64, small learned embeddings, no dropout, {steps:,} updates"

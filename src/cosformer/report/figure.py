@@ -15,6 +15,15 @@ from cosformer.extras import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+__all__ = [
+    "INK",
+    "RULE",
+    "Figure",
+    "canvas",
+    "styles",
+    "svg",
+]
+
 STYLE = Path(__file__).with_name("figures.mplstyle")
 LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosformer.report.figure import NEGATIVE, POSITIVE, RULE, Figure, canvas, svg
-from cosformer.report.html import code, figure, page, paragraph, tag, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+
+__all__ = [
+    "Panel",
+    "as_png",
+    "coarse",
+    "heat_maps",
+    "layer_figure",
+    "layer_maps",
+]
 
 MAPS_FILE = "maps.npz"  # in a run's folder: what a report shows
 FINEST = 256  # pixels of a panel at the most; larger matrices are averaged in blocks
@@ -88,18 +96,6 @@ def layer_maps(path: Path) -> list[Figure]:
     with np.load(path) as kept:
         weights, tokens = kept["weights"], [str(token) for token in kept["tokens"]]
     return [layer_figure(of_layer, tokens, i, range(len(of_layer)), 2) for i, of_layer in enumerate(weights)]
-
-
-def write_maps(out: Path, title: str, tokens: Sequence[str], figures: Mapping[str, Figure]) -> None:
-    """A page of maps. ``figures``: heading -> the maps below it. ``tokens``: what the model read."""
-    lead = "Where each head looks: queries down, keys across, blue for positive weights, orange for negative, clear for zero."
-    read = paragraph(f"{len(tokens)} tokens: ", code("|".join(tokens)), class_="source")
-    sections = [
-        tag("section", tag("h2", heading), tag("div", figure(picture), class_="wide"))
-        for heading, picture in figures.items()
-    ]
-    head = [tag("h1", "Attention maps"), paragraph(lead, class_="lead"), paragraph(title), read]
-    write_page(out, page("Attention maps", [*head, *sections]))
 
 
 def colours(matrix: np.ndarray, full: float | None = None) -> np.ndarray:

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from cosformer.report.records import NOT_RUN
 from cosformer.report.table import Table
+from cosformer.runs import NOT_RUN
 
 Line = dict[str, Any]
 

@@ -7,7 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosformer.experiment import Experiment
-from cosformer.report.records import Run
+from cosformer.runs import Run
+
+__all__ = [
+    "Metric",
+    "Setup",
+    "differences",
+    "grouped",
+    "is_sensible",
+    "metric_of",
+    "reads_words",
+    "score_of",
+    "settings",
+    "setups",
+    "shown",
+    "status",
+]
 
 # settings that change how a run is done and recorded, not what comes out of it
 _INCIDENTAL = {

@@ -1,12 +1,16 @@
-"""One table, three renderings: text for a terminal, Markdown, HTML; and the way of a rendering into a document."""
+"""One table, rendered as text for a terminal or as Markdown; and how a rendering gets into a document."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cosformer import terminal
-from cosformer.report import html
-from cosformer.report.html import Html
+
+__all__ = [
+    "Table",
+    "insert",
+    "insert_into",
+]
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,6 @@ class Table:
         escaped = [[cell.replace("|", r"\|") for cell in row] for row in (self.header, *self.rows)]
         body = "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
         return f"{self.title}\n\n{body}" if self.title else body
-
-    @property
-    def html(self) -> Html:
-        return html.table(self.header, self.rows, self.title)
 
 
 def insert(text: str, name: str, block: str) -> str:

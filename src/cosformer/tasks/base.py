@@ -16,9 +16,15 @@ from cosformer.models.config import CosformerConfig
 from cosformer.models.presets import preset
 
 # fields of CosformerConfig -> those of ModelConfig that set them
-ARCHITECTURE = {"num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads"}
-ARCHITECTURE |= {"intermediate_size": "feed_forward", "max_position_embeddings": "max_len"}
-ARCHITECTURE |= {name: name for name in ("short_convolution", "output_gate")}
+ARCHITECTURE = {
+    "num_hidden_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_len",
+    "short_convolution": "short_convolution",
+    "output_gate": "output_gate",
+}
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,10 @@ class Task(ABC):
         """The architecture that ``model`` names, fitted to this task's data."""
         changes = self.model_fields()
         named = {field: getattr(model, ours) for field, ours in ARCHITECTURE.items()} | {
-            "hidden_dropout_prob": model.dropout
+            "hidden_dropout_prob": model.hidden_dropout_prob
         }
         changes |= {key: value for key, value in named.items() if value is not None}
-        layers = model.layers or preset(model.preset).num_hidden_layers
+        layers = model.num_hidden_layers or preset(model.preset).num_hidden_layers
         changes |= _attentions(model.attention, dict(model.attention_options), layers)
         return fitted(preset(model.preset, **changes | model.fields), model, self.length)
 

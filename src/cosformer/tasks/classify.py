@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.data.dataset import Ragged, Split
-from cosformer.data.padding import pad_rows
+from cosformer.data.padding import pad_rows, pad_values
+from cosformer.data.vocabulary import Channels
 from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.classification import CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
@@ -53,7 +54,10 @@ class Classify(Task):
 
     def model_fields(self) -> dict[str, Any]:
         fields = super().model_fields() | {"num_labels": self.dataset.num_classes}
-        names = self.dataset.class_names
+        names, vocabulary = self.dataset.class_names, self.dataset.vocabulary
+        if isinstance(vocabulary, Channels):
+            fields |= {"num_input_channels": len(vocabulary.names)}
+            fields |= {"channel_mean": vocabulary.mean, "channel_scale": vocabulary.scale}
         if names is not None:
             fields |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
         return fields
@@ -81,8 +85,16 @@ class Classify(Task):
         return row
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        labels = torch.tensor([row["label"] for row in rows])
+        if isinstance(self.dataset.vocabulary, Channels):
+            values, there = pad_values([row["tokens"] for row in rows])
+            inputs = {
+                "input_values": torch.from_numpy(values),
+                "attention_mask": torch.from_numpy(there.astype(np.int64)),
+            }
+            return inputs | {"labels": labels}
         ids, mask = self._padded([row["tokens"] for row in rows])
-        return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([row["label"] for row in rows])}
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
     def tokens(self, batch: dict[str, Tensor]) -> int:
         return sum(int(value.sum()) for key, value in batch.items() if key.startswith("attention_mask"))
@@ -184,7 +196,7 @@ def windows(
     and end tokens of ``frame`` that enclose it enclose each of them. With ``rng`` one stretch, from anywhere in the document."""
     if len(tokens) <= length:
         return [tokens]
-    enclosed = tokens[0] == frame[0] and tokens[-1] == frame[1]
+    enclosed = tokens.ndim == 1 and tokens[0] == frame[0] and tokens[-1] == frame[1]
     body, room = (tokens[1:-1], length - 2) if enclosed else (tokens, length)
     if room < 1:
         raise ValueError(f"data.length={length} leaves no room for text beside the start and end tokens; at least 3")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cosformer.data.dataset import Split
 from cosformer.data.masking import IGNORED
 from cosformer.data.sequences import LMBlocks
+from cosformer.data.vocabulary import Ids, Letters
 from cosformer.experiment import DataConfig
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.tasks.base import Baseline, Task
@@ -27,7 +28,8 @@ class LM(Task):
     ``data.eval_rows`` the same text: that many blocks.
 
     Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte`` per
-    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``scores.text_of``). With ``data.full_test`` also
+    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``scores.text_of``); ``bits_per_token`` instead
+    of the two where tokens are letters of an alphabet, or ids. With ``data.full_test`` also
     ``loss@64``, the loss at positions 64 to 127 of a block, and so on: what more context is worth.
     """
 
@@ -108,14 +110,15 @@ class LM(Task):
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
         loss, error = mean_and_error(sums)
-        words, size = self._text_size(name)
-        scores = {
-            "loss": loss,
-            "error": error,
-            "perplexity": _exp(loss),
-            "word_perplexity": _exp(sums["nats"] / words),
-            "bits_per_byte": sums["nats"] / math.log(2) / size,
-        }
+        scores = {"loss": loss, "error": error, "perplexity": _exp(loss)}
+        if isinstance(self.dataset.vocabulary, Letters | Ids):
+            scores["bits_per_token"] = loss / math.log(2)
+        else:
+            words, size = self._text_size(name)
+            scores |= {
+                "word_perplexity": _exp(sums["nats"] / words),
+                "bits_per_byte": sums["nats"] / math.log(2) / size,
+            }
         places = [key for key in sums if key.startswith("nats@")]
         counts = {key: sums[key.replace("nats", "tokens")] for key in places}
         return scores | {key.replace("nats", "loss"): sums[key] / counts[key] for key in places if counts[key]}

@@ -2,11 +2,15 @@
 
 import dataclasses
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from cosformer.data import load_dataset
+from cosformer.data.arrays import holds_numbers, is_array
+from cosformer.data.fasta import is_fasta
+from cosformer.data.own_files import own_files
 from cosformer.data.summary import Summary, summarize
-from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
+from cosformer.experiment import EXPERIMENT_FILE, DataConfig, Experiment, ModelConfig, TrainConfig, load_experiment
 from cosformer.recipes.general import GENERAL
 from cosformer.tasks.tokenizer import START, with_tokenizer
 
@@ -22,9 +26,15 @@ def own_experiment(
     """The experiment of general recipe ``recipe`` for the files that ``options`` name (``path``, columns, splits, tokenizer), complete
     and independent of later changes to defaults; and what was found and decided, as lines for the user."""
     name, fixed, make = GENERAL[recipe]
+    name = data_set_of(name, options)
+    if name == "sequences" and "target" not in fixed:
+        fixed = fixed | {"target": None}
+    if start:
+        fixed = fixed | ({"tokenizer": START} if name in ("texts", "table") else _symbols_of(start))
     options = fixed | options
-    long = long or ("refuse" if name == "texts" else "cut")  # texts come in blocks: nothing is too long
-    given = DataConfig(name, ({"tokenizer": START} if start else {}) | options, length, long=long)  # pyright: ignore[reportArgumentType]
+    in_blocks = name == "texts" or options.get("target") in (None, "next")
+    long = long or ("refuse" if in_blocks else "cut")  # a stream has no rows that could be too long
+    given = DataConfig(name, options, length, long=long)  # pyright: ignore[reportArgumentType]
     # of the experiment nothing but data and start is read here
     before = Experiment(recipe, recipe, given, ModelConfig("roberta_base"), TrainConfig(1, 1, 0.0), start)
     data = with_tokenizer(before)
@@ -35,11 +45,31 @@ def own_experiment(
     return experiment, describe(experiment, dataset, summary)
 
 
+def data_set_of(name: str, options: dict[str, Any]) -> str:
+    """The data set that reads the files of a recipe: the recipe's own, ``name``, or, as their endings say, one of sequences that are no
+    text; a table is one of series where the option ``series`` names the column that groups its rows."""
+    files = {file.name for file in own_files(str(options["path"]), lambda name: is_array(name) or is_fasta(name))}
+    if any(is_fasta(name) for name in files):
+        return "sequences"
+    if any(is_array(name) for name in files):
+        return "series" if holds_numbers(str(options["path"])) else "sequences"
+    return "series" if name == "table" and "series" in options else name
+
+
+def _symbols_of(start: str) -> dict[str, Any]:
+    """What the run ``start`` says of the meaning of ids: the data to go on with must mean the same."""
+    if not (Path(start) / EXPERIMENT_FILE).is_file():
+        return {}
+    before = load_experiment(Path(start)).data.options
+    return {name: before[name] for name in ("alphabet", "num_ids") if name in before}
+
+
 def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str]:
     """What was found in the data, what was guessed and what was decided."""
     lines = []
     for option, value in dataset.choices.items():
-        lines.append(f"{option}: {'column ' if experiment.data.name == 'table' else ''}{value!r}")
+        of_table = experiment.data.name == "table" or (experiment.data.name == "series" and option != "channels")
+        lines.append(f"{option}: {'column ' if of_table else ''}{value!r}")
     train = dataset.splits["train"]
     if summary.classes is not None:
         # tags are kept as class + 1, with 0 where a token has none
@@ -48,19 +78,23 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
         shown = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(summary.classes[:10]))
         more = f" and {len(summary.classes) - 10} more" if len(summary.classes) > 10 else ""
         lines.append(f"{len(summary.classes)} classes in training: {shown}{more}")
-    elif train.labels is not None:
+    elif experiment.task == "regress" and train.labels is not None:
         lines.append(
             f"numbers in training: {train.labels.min():g} to {train.labels.max():g}, mean {train.labels.mean():g}"
         )
     rows = ", ".join(f"{name} {count:,}" for name, count in summary.rows.items())
-    what = "rows" if experiment.data.name == "table" else "lines"
+    what = {"table": "rows", "series": "series", "sequences": "stretches" if summary.classes is None else "sequences"}
+    unit = "steps" if experiment.data.name == "series" else "tokens"
     lines.append(
-        f"{what}: {rows}; {summary.tokens:,} training tokens, median {summary.median:,}, longest {summary.longest:,}"
+        f"{what.get(experiment.data.name, 'lines')}: {rows}; {summary.tokens:,} training {unit}, median {summary.median:,}, longest"
+        f" {summary.longest:,}"
     )
     lines += [
         f"warning: {count:,} {note}" for note, count in dataset.notes.items() if count and note.startswith("rows")
     ]
-    if experiment.data.name != "texts" and summary.longest > (experiment.data.length or summary.longest):
+    if experiment.task not in ("lm", "mlm", "forecast") and summary.longest > (
+        experiment.data.length or summary.longest
+    ):
         columns = [column for split in dataset.splits.values() for column in split.documents]
         longer = sum(int((column.lengths > experiment.data.length).sum()) for column in columns)
         fate = {"cut": "are cut there", "windows": "are read in overlapping windows", "refuse": "are refused"}
@@ -69,9 +103,13 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
             " (--data.long cut, windows or refuse)"
         )
     model, train = experiment.model, experiment.train
-    size = f"{model.layers} layers of width {model.width}" if model.layers else f"weights of {experiment.start}"
+    size = (
+        f"{model.num_hidden_layers} layers of width {model.hidden_size}"
+        if model.num_hidden_layers
+        else f"weights of {experiment.start}"
+    )
     lines.append(
-        f"{size}; {train.steps:,} updates of {train.batch} rows of at most {experiment.data.length:,} tokens, peak learning rate"
+        f"{size}; {train.steps:,} updates of {train.batch} rows of at most {experiment.data.length:,} {unit}, peak learning rate"
         f" {train.lr:g}"
     )
     return lines

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer
 
 from cosformer import json_files
 from cosformer.experiment import Experiment
-from cosformer.models.piecewise import backward_in_pieces
+from cosformer.models.windows import backward_in_windows
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints, mesh
 from cosformer.train.arguments import arguments
@@ -78,7 +78,7 @@ class Engine(Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # pyright: ignore[reportArgumentType]
 
     def get_train_dataloader(self) -> Any:
-        """On a mesh each data rank has rows of its own, and each sequence rank its piece of them."""
+        """On a mesh each data rank has rows of its own, and each sequence rank its shard of them."""
         if self.mesh.group is None:
             return super().get_train_dataloader()
         args = self.args
@@ -117,10 +117,10 @@ class Engine(Trainer):
             self._logged_at = time.monotonic()
         self._new_tokens += self.task.tokens(inputs)
         self._batch = inputs
-        if self.experiment.train.piece is None:
+        if self.experiment.train.window is None:
             loss = super().training_step(model, inputs, num_items_in_batch)
         else:
-            loss = self._step_in_pieces(model, inputs, num_items_in_batch)
+            loss = self._step_in_windows(model, inputs, num_items_in_batch)
         self._loss += loss.double().cpu()
         return loss
 
@@ -129,15 +129,15 @@ class Engine(Trainer):
             inputs = inputs | {"sequence_group": self.mesh.group}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
-    def _step_in_pieces(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+    def _step_in_windows(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         model.train()
         train = self.experiment.train
         with self.compute_loss_context_manager():
-            return backward_in_pieces(
+            return backward_in_windows(
                 self.accelerator.unwrap_model(model),
                 self._prepare_inputs(inputs),  # pyright: ignore[reportArgumentType]
-                piece=train.piece or 0,
-                truncated=train.piece_gradients == "truncated",
+                window=train.window or 0,
+                truncated=train.window_gradients == "truncated",
                 divisor=items / self._world,  # processes average their gradients
                 wrapped=model,
             )
@@ -234,8 +234,8 @@ class Engine(Trainer):
         """The scores of evaluation ``name``; batches are shared by the processes."""
         model = self.model_wrapped if self.is_fsdp_enabled else self.model
         assert model is not None
-        if self.mesh.group is not None or self.experiment.train.piece is not None:
-            model = mesh.Scored(model, self.mesh, self.experiment.train.piece)
+        if self.mesh.group is not None or self.experiment.train.window is not None:
+            model = mesh.Scored(model, self.mesh, self.experiment.train.window)
         return score(self.task, name, model, self.experiment.train.eval_batch, self)
 
     @property
@@ -377,6 +377,6 @@ def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | 
         # a process without a batch knows no keys: they are agreed on first
         every: list[Any] = [None] * engine.args.world_size
         # ranks that share rows have the same sums: one of them counts
-        dist.all_gather_object(every, sums if engine.mesh.piece == 0 else {})
+        dist.all_gather_object(every, sums if engine.mesh.shard == 0 else {})
         sums = {key: math.fsum(part.get(key, 0.0) for part in every) for key in sorted({k for p in every for k in p})}
     return task.scores(name, sums)

@@ -1,5 +1,5 @@
 """The rows of a run as one list, whatever the number of processes, and how those share it: a mesh of data ranks, which have
-different rows, and sequence ranks, which share a row in pieces."""
+different rows, and sequence ranks, which split a row between them."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from cosformer.models.piecewise import losses_in_pieces
+from cosformer.models.windows import losses_in_windows
 from cosformer.tasks.base import Task
 
 TASKS = ("lm", "mlm")  # whose losses stand at positions; the others pool a whole row
@@ -60,12 +60,12 @@ def together(order: np.ndarray, lengths: np.ndarray, size: int, rng: np.random.G
 
 
 class Mesh:
-    """Process ``r`` of ``shards * D`` is data rank ``r // shards`` and holds piece ``r % shards`` of its rows."""
+    """Process ``r`` of ``shards * D`` is data rank ``r // shards`` and holds shard ``r % shards`` of its rows."""
 
     def __init__(self, shards: int, device: torch.device) -> None:
         self.shards, self.group = shards, None
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.data_rank, self.piece = divmod(rank, shards)
+        self.data_rank, self.shard = divmod(rank, shards)
         self.data_ranks = world // shards
         if shards > 1:
             names = ("data", "sequence")
@@ -79,13 +79,13 @@ class Mesh:
         return DataLoader(rows, batch_sampler=mine, collate_fn=collate, num_workers=workers)  # pyright: ignore[reportArgumentType]
 
     def cut(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This rank's piece of each row: tensors are ``[B,N]``."""
+        """This rank's shard of each row: tensors are ``[B,N]``."""
         length = batch["input_ids"].shape[1]
-        first, last = (length * (self.piece + i) // self.shards for i in (0, 1))
+        first, last = (length * (self.shard + i) // self.shards for i in (0, 1))
         return {name: x[:, first:last].contiguous() for name, x in batch.items()}
 
     def whole(self, x: Tensor, length: int) -> Tensor:
-        """The pieces ``[B,n]`` of all sequence ranks side by side, ``[B,length]``."""
+        """The shards ``[B,n]`` of all sequence ranks side by side, ``[B,length]``."""
         longest = -(-length // self.shards)
         every = [x.new_zeros(x.shape[0], longest) for _ in range(self.shards)]
         dist.all_gather(every, nn.functional.pad(x, (0, longest - x.shape[1])), group=self.group)
@@ -95,21 +95,21 @@ class Mesh:
     def seed(self, seed: int) -> None:
         """Ranks that share rows hold different tokens, so they must not drop the same places."""
         if self.shards > 1:
-            torch.manual_seed(seed + _SEED_STEP * (self.data_rank * self.shards + self.piece))
+            torch.manual_seed(seed + _SEED_STEP * (self.data_rank * self.shards + self.shard))
 
 
 class Scored(nn.Module):
-    """``model`` as a task scores it, called with whole rows and giving the losses of whole rows: on a mesh, or in pieces."""
+    """``model`` as a task scores it, called with whole rows and giving the losses of whole rows: on a mesh, or in windows."""
 
-    def __init__(self, model: nn.Module, mesh: Mesh | None, piece: int | None) -> None:
+    def __init__(self, model: nn.Module, mesh: Mesh | None, window: int | None) -> None:
         super().__init__()
-        self.model, self.mesh, self.piece = model, mesh, piece
+        self.model, self.mesh, self.window = model, mesh, window
 
     def forward(self, *, reduction: str, **batch: Any) -> Any:
         assert reduction == "none"
         batch.pop("use_cache", None)
-        if self.piece is not None:
-            return SimpleNamespace(loss=losses_in_pieces(self.model, batch, piece=self.piece))
+        if self.window is not None:
+            return SimpleNamespace(loss=losses_in_windows(self.model, batch, window=self.window))
         assert self.mesh is not None
         length = batch["input_ids"].shape[1]
         found = self.model(**self.mesh.cut(batch), reduction="none", sequence_group=self.mesh.group).loss
@@ -117,25 +117,25 @@ class Scored(nn.Module):
 
 
 def check(train: Any, task: str, world: int) -> None:
-    """Raise on settings of pieces that do not go together, or not with this many processes."""
+    """Raise on sequence_parallel and window settings that do not go together, or not with this many processes."""
     shards = train.sequence_parallel
     if world % shards:
         raise ValueError(
             f"sequence_parallel={shards} does not divide {world} processes; start it with"
             f" `torchrun --nproc-per-node={shards * max(1, world // shards)}`, or use sequence_parallel=1"
         )
-    for name, value in (("sequence_parallel", shards > 1), ("piece", train.piece is not None)):
+    for name, value in (("sequence_parallel", shards > 1), ("window", train.window is not None)):
         if value and task not in (TASKS if name == "sequence_parallel" else TASKS[:1]):
             raise ValueError(f"{name} does not go with task {task!r}, which looks at whole rows; leave it out")
         if value and train.strategy == "fsdp":
             raise ValueError(f"{name} goes with strategy='ddp', not with 'fsdp'")
-    if train.piece is not None:
+    if train.window is not None:
         others: Sequence[tuple[str, bool]] = (
             ("sequence_parallel", shards > 1),
-            ("gradient_checkpointing, as pieces are computed again anyway", train.gradient_checkpointing),
+            ("gradient_checkpointing, as windows are computed again anyway", train.gradient_checkpointing),
             ("precision='fp16'", train.precision == "fp16"),
             ("diagnostics", train.diagnostics),
         )
         for name, given in others:
             if given:
-                raise ValueError(f"piece={train.piece} does not go with {name}; leave one of them out")
+                raise ValueError(f"window={train.window} does not go with {name}; leave one of them out")

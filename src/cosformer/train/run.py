@@ -145,8 +145,8 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     _set_threads(experiment)
     task = build_task(experiment)
     model: Any = load_model(run, which or SCORED_WEIGHTS)
-    if experiment.train.piece is not None:
-        model = Scored(model, None, experiment.train.piece)
+    if experiment.train.window is not None:
+        model = Scored(model, None, experiment.train.window)
     return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
 
 

@@ -78,8 +78,8 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
             f" say --model.attention {had}"
         )
     changes: dict[str, Any] = {key: value for key, value in needed.items() if key not in _LEARNED}
-    if model.dropout is not None:
-        changes["hidden_dropout_prob"] = model.dropout
+    if model.hidden_dropout_prob is not None:
+        changes["hidden_dropout_prob"] = model.hidden_dropout_prob
     changes |= model.fields
     values = {
         key: value for key, value in saved.to_dict().items() if key not in ("id2label", "label2id", "architectures")

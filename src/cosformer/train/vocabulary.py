@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from cosformer.data.subwords import Subwords
-from cosformer.data.vocabulary import Bytes, Vocabulary, Words, vocabulary_from_json
+from cosformer.data.vocabulary import SPECIAL_NAMES, Bytes, Letters, Vocabulary, Words, vocabulary_from_json
 from cosformer.experiment import load_experiment
 from cosformer.json_files import read_object
 from cosformer.tasks import build_task
@@ -24,7 +24,7 @@ def save_vocabulary(vocabulary: Vocabulary, folder: Path, task: str, max_len: in
     """
     entry = vocabulary.save(folder)
     (folder / VOCABULARY_FILE).write_text(json.dumps(entry), encoding="utf-8")
-    if isinstance(vocabulary, Bytes | Words | Subwords):
+    if isinstance(vocabulary, Bytes | Letters | Words | Subwords):
         as_transformers(vocabulary, task, max_len).save_pretrained(folder)
 
 
@@ -45,7 +45,7 @@ def load_vocabulary(run: Path) -> Vocabulary:
     )
 
 
-def as_transformers(vocabulary: Bytes | Words | Subwords, task: str, max_len: int) -> PreTrainedTokenizerFast:
+def as_transformers(vocabulary: Bytes | Letters | Words | Subwords, task: str, max_len: int) -> PreTrainedTokenizerFast:
     """The same tokenizer for transformers, its special tokens by the names that it has for them."""
     from tokenizers.processors import TemplateProcessing
 
@@ -68,9 +68,9 @@ def as_transformers(vocabulary: Bytes | Words | Subwords, task: str, max_len: in
     )
 
 
-def _backend(vocabulary: Bytes | Words | Subwords) -> Any:
+def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
     """A ``tokenizers.Tokenizer`` of its own with the ids of ``vocabulary``."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     if isinstance(vocabulary, Subwords):
         return Tokenizer.from_str(vocabulary.tokenizer.to_str())
@@ -78,6 +78,14 @@ def _backend(vocabulary: Bytes | Words | Subwords) -> Any:
         # without an <unk> among the words one that is unknown raises, as it does when data is prepared
         tokenizer = Tokenizer(models.WordLevel(vocabulary.index, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+    if isinstance(vocabulary, Letters):
+        entries = {name: i for i, name in enumerate([*vocabulary.alphabet, *SPECIAL_NAMES])}
+        tokenizer = Tokenizer(models.WordLevel(entries, unk_token="<unk>"))  # there is none: a strange letter raises
+        small = [letter for letter in vocabulary.alphabet if letter.lower() != letter]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(letter.lower(), letter) for letter in small])
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+        tokenizer.decoder = decoders.Fuse()
         return tokenizer
     special = {"<s>": vocabulary.bos_id, "</s>": vocabulary.eos_id, "<mask>": vocabulary.mask_id}
     entries = {"<pad>": 0, **{letter: byte + 1 for byte, letter in enumerate(_letters())}}

@@ -86,6 +86,7 @@ def interpreter():
         import cosformer.ops.triton.launch  # noqa: F401
 
         _faithful(patch, interpreter)
+        patch.setattr("cosformer.ops.triton._INTERPRETED_DTYPES", [torch.float32, torch.float16, torch.bfloat16])
         _quick(patch, interpreter)
         yield interpreter
     for name in ("kernels", "launch"):

@@ -32,7 +32,15 @@ def test_wide_heads_and_other_dtypes_are_named(monkeypatch):
     assert "not float64" in triton.why_not(torch.empty(1, 1, 1, 4, dtype=torch.float64))
     assert "up to 256 channels a head, not 300" in triton.why_not(*(torch.empty(1, 1, 1, n) for n in (4, 4, 300)))
     assert "exact float32 products take up to 128 channels a head, not 200" in triton.why_not(torch.empty(1, 1, 1, 200))
-    assert triton.why_not(torch.empty(1, 1, 1, 256, dtype=torch.bfloat16)) == ""
+    assert triton.why_not(torch.empty(1, 1, 1, 256, dtype=torch.float16)) == ""
+
+
+def test_bfloat16_is_refused_in_tritons_interpreter(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(triton, "_installed", lambda: True)
+    x = torch.randn(1, 1, 8, 4, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="interpreter computes wrong products of bfloat16; use float32 or float16"):
+        cosformer_attention(x, x, x, backend="triton")
 
 
 def test_nothing_is_imported_and_nothing_warns():
@@ -70,7 +78,7 @@ def test_auto_takes_triton_on_a_gpu_where_it_is_installed(monkeypatch, installed
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(triton, "_installed", lambda: installed)
     long = Elsewhere(4096)
-    assert choose(long, long, long, None) == ("triton" if installed else "batched")
+    assert choose(long, long, long, None) == ("triton" if installed else "plain")
     wide = Elsewhere(4096, torch.float64)
-    assert choose(wide, wide, wide, None) == "batched"
+    assert choose(wide, wide, wide, None) == "plain"
     assert choose(*[Elsewhere(100)] * 3, None) == "dense"

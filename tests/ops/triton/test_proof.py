@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cosformer.ops import batched
+from cosformer.ops import plain
 from cosformer.ops.spec import AttentionSpec, Call
 
 
@@ -23,8 +23,8 @@ def run_everything(launch, *, batch=1, n=130, d=24, e=80, dtype=torch.float32):
     results = launch.forward(Call(*given, mask, None, None, p))
     grads = launch.backward(Call(*given, mask, None, None, p), g, g_kv, g_z, *results)
     wide = [x.double() for x in given]
-    expected = batched.forward(Call(*wide, mask, None, None, p))
-    against = batched.backward(Call(*wide, mask, None, None, p), *(x.double() for x in (g, g_kv, g_z)), *expected)
+    expected = plain.forward(Call(*wide, mask, None, None, p))
+    against = plain.backward(Call(*wide, mask, None, None, p), *(x.double() for x in (g, g_kv, g_z)), *expected)
     pairs = zip((*results, *grads), (*expected, *against), strict=True)
     return max(((a - b).abs().max() / b.abs().max()).nan_to_num(nan=torch.inf).item() for a, b in pairs)
 

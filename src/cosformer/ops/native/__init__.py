@@ -1,4 +1,4 @@
-"""The native CPU kernels: the contract of ``chunked``, in C, bound with ctypes.
+"""The native CPU kernels: the contract of ``plain``, in C, bound with ctypes.
 
 ``why_not(...)`` says whether a call can be taken; ``forward``, ``backward`` and ``step`` assume that it can, and that the
 operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
@@ -16,6 +16,7 @@ from cosformer.ops.spec import AttentionSpec, Call
 __all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
 
 _SHORT = 96  # longest N and S of `dense`
+_TOO_FAST = 2  # what its entry returns for rates that decay too fast for so many rows
 # what the kernels write sums to, whatever the process has set as its defaults
 _SUMS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
@@ -59,19 +60,20 @@ def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Packed sequences leave a state of zeros.
     """
-    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
+    q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
     library = loaded()
     b, h, n, _ = q.shape
     hk, e = k.shape[1], v.shape[3]
     features = k.shape[3] * (2 if p.k_len else 1)
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
+    decay = _plain(decay)
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
     out = memory.empty((b, h, n, e), v.dtype)
     den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
-    _check(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p)))
+    _check(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)))
     return out, den, kv_next, z_next
 
 
@@ -87,9 +89,10 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (of its shape also where none came in).
 
-    ``kv_next`` and ``z_next`` save time without causality; with None they are computed again.
+    ``kv_next`` and ``z_next`` save time without causality; with None they are computed again. In float32, ``out`` and ``den``
+    may also be those of several causal calls that share one division; in bfloat16 ``out`` is not read, being rounded.
     """
-    q, k, v, kv, z, key_mask, cu_seqlens, _, p = call
+    q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
     library = loaded()
     features = k.shape[3] * (2 if p.k_len else 1)
     dq, dk, dv = (memory.empty_like(x) for x in (q, k, v))
@@ -101,6 +104,7 @@ def backward(
         dz.zero_()
         cu_seqlens = cu_seqlens.to("cpu", torch.int64).contiguous()
     q, k, v, g_out, kv, z, g_kv, g_z = _rows(q), _rows(k), _rows(v), _rows(g_out), *map(_plain, (kv, z, g_kv, g_z))
+    decay = _plain(decay)
     key_mask = None if key_mask is None else key_mask.contiguous()
     out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
     results = [
@@ -109,7 +113,7 @@ def backward(
     ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, out, den, kv_next, z_next, p, more)))
+    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p, more)))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
@@ -119,28 +123,32 @@ def backward(
 def fits_dense(call: Call) -> bool:
     """Whether :func:`dense` takes this call, which wants no state back."""
     n, s = call.q.shape[2], call.k.shape[2]
-    alone = call.kv is None and call.cu_seqlens is None and call.decay is None
+    alone = call.kv is None and call.cu_seqlens is None and (call.decay is None or call.spec.causal)
     return alone and max(n, s) <= _SHORT and min(n, s) > 0 and not (call.spec.causal and n != s)
 
 
 def dense(call: Call) -> Tensor:
     """``out [B,H,N,E]`` of what :func:`fits_dense`: the N x S matrix, a head at a time."""
-    q, k, v, _, _, key_mask, _, _, p = call
-    q, k, v = _rows(q), _rows(k), _rows(v)
+    q, k, v, _, _, key_mask, _, decay, p = call
+    q, k, v, decay = _rows(q), _rows(k), _rows(v), _plain(decay)
     out = torch.empty((*q.shape[:3], v.shape[3]), dtype=v.dtype, device="cpu")
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(loaded().dense(_call(q, k, v, None, None, key_mask, None, out, None, None, None, p)))
+    status = loaded().dense(_call(q, k, v, None, None, key_mask, None, decay, out, None, None, None, p))
+    if status == _TOO_FAST:
+        return forward(call)[0]
+    _check(status)
     return out
 
 
 def step(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """One token: ``q [B,H,1,D]``, ``k [B,Hk,1,D]``, ``v [B,Hk,1,E]`` -> ``out [B,H,1,E]`` and the new state."""
-    q, k, v, kv, z, key_mask, _, _, p = call
+    q, k, v, kv, z, key_mask, _, decay, p = call
     library = loaded()
     b, h, _, d = q.shape
     hk, e = v.shape[1], v.shape[3]
     features = d * (2 if p.k_len else 1)
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
+    decay = _plain(decay)
     out = v.new_empty((b, h, 1, e))
     if kv is None or z is None:
         kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
@@ -149,7 +157,7 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor]:
         kv_next = memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
         z_next = torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(library.step(_call(q, k, v, kv, z, key_mask, None, out, None, kv_next, z_next, p)))
+    _check(library.step(_call(q, k, v, kv, z, key_mask, None, decay, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
 
 
@@ -196,6 +204,7 @@ def _call(
     z: Tensor | None,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    decay: Tensor | None,
     out: Tensor,
     den: Tensor | None,
     kv_next: Tensor | None,
@@ -204,6 +213,7 @@ def _call(
     gradients: tuple[int, ...] = _NO_GRADIENTS,
 ) -> bytes:
     """The call record of cosformer.h."""
+    assert decay is None or p.causal  # ops composes the other from causal calls
     b, h, n, d = q.shape
     _, hk, s, e = v.shape
     qs, ks, vs = q.stride(), k.stride(), v.stride()
@@ -212,6 +222,6 @@ def _call(
         b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
         qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
         torch.get_num_threads(), p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z),
-        _at(key_mask), _at(cu_seqlens), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+        _at(key_mask), _at(cu_seqlens), _at(decay), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )
     # fmt: on

@@ -18,6 +18,7 @@ typedef struct {
     float *pairs, *scores; /* inside the chunk: gradients of the scores, scores */
     float *dx, *dv;         /* results before rounding */
     float *zrun;
+    float *room; /* of a shift */
 } chunk_t;
 
 static chunk_t cut_chunk(const plan_t *plan, arena_t *arena) {
@@ -34,7 +35,7 @@ static chunk_t cut_chunk(const plan_t *plan, arena_t *arena) {
     chunk.inverse = cut(arena, rows);
     chunk.pairs = cut(arena, rows * plan->chunk), chunk.scores = cut(arena, rows * plan->chunk), chunk.dx = cut(arena, x),
     chunk.dv = cut(arena, e);
-    chunk.zrun = cut(arena, 2 * plan->Dp);
+    chunk.zrun = cut(arena, 2 * plan->Dp), chunk.room = cut(arena, 2 * plan->Dp);
     return chunk;
 }
 
@@ -71,7 +72,8 @@ static void load_keys_for_dq(const plan_t *plan, chunk_t *chunk, head_t at, long
     const call_t *call = plan->call;
     const uint8_t *mask = mask_of(call, at, first);
     chunk->kat = angles(chunk->kcos, plan->k_turn, call->k_first + first, call->k_len, n);
-    load_features(plan, chunk->kx, NULL, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask, chunk->kat, n);
+    load_features(plan, chunk->kx, NULL, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask,
+                  key_factors(&plan->decay, at.hk), chunk->kat, n);
     values_t v = {.rows = chunk->v};
     load_values(plan, v, rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, chunk->kat, n);
     if (!finds_b(call)) add_column(plan, v, NULL, chunk->kat, n);
@@ -94,6 +96,27 @@ static void absorb_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t 
             for (long i = 0; i < plan->Dp; i += WIDTH)
                 store(chunk->zrun + i, load(chunk->zrun + i) + load(chunk->kx + r * plan->ldx + i) * (turn ? turn[r] : 1));
         for (long i = 0; i < plan->Dp; i++) sums->keys_z[half * plan->Dp + i] += chunk->zrun[i];
+    }
+}
+
+/* With decay, these sums as they are seen from position `to`, `distance` later. */
+static void shift_keys_for_dq(const plan_t *plan, const chunk_t *chunk, sums_t *sums, head_t at, long to, long distance, long d0,
+                              long d1) {
+    if (!plan->decay.block) return;
+    float some = dither(plan->call->k_first + to);
+    shift_t by = shift_by(&plan->decay, plan->call, at.hk, distance, chunk->room);
+    for (long half = 0; half < plan->halves; half++) {
+        for (long d = d0; d < d1; d++)
+            for (int l = 0; l < 16; l += WIDTH) {
+                ivec whole = (ivec)load((const float *)by.whole + d * 16 + l);
+                vec rest = dithered(whole, load(by.rest + d * 16 + l), some);
+                float *row = sums->keys + (half * plan->nd + d) * plan->Er * 16 + l;
+                for (long e = 0; e < dq_columns(plan); e++, row += 16) *(vec *)row = shifted(*(vec *)row, whole, rest);
+            }
+        for (long i = 0; i < plan->Dp; i++) {
+            float *z = sums->keys_z + half * plan->Dp + i;
+            *z = shifted_one(*z, by.whole[i], by.rest[i], some);
+        }
     }
 }
 
@@ -122,7 +145,7 @@ static void load_queries(const plan_t *plan, chunk_t *chunk, head_t at, long h, 
     long row = (at.b * call->H + h) * call->N + at.row + first;
     chunk->qat = angles(chunk->qcos, plan->q_turn, call->q_first + first, call->q_len, n);
     rows_t q = rows_of(plan, call->q, call->qs, at.b, h, at.row + first);
-    load_features(plan, chunk->qx, what & FOR_R ? chunk->qphi : NULL, q, NULL, chunk->qat, n);
+    load_features(plan, chunk->qx, what & FOR_R ? chunk->qphi : NULL, q, NULL, query_factors(&plan->decay, at.hk), chunk->qat, n);
     memcpy(chunk->inverse, call->den + row, 4 * (size_t)n);
     invert(call, chunk->inverse, n);
     int turned = what & FOR_DQ;
@@ -132,7 +155,7 @@ static void load_queries(const plan_t *plan, chunk_t *chunk, head_t at, long h, 
 }
 
 /* The normaliser's part of dq, where b is found here, and what ReLU lets through; to the tensor. */
-static void finish_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, rows_t dq, long row, long n) {
+static void finish_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, rows_t dq, factors_t by, long row, long n) {
     const call_t *call = plan->call;
     memcpy(chunk->zrun, sums->keys_z, 8 * (size_t)plan->Dp);
     for (long r = 0; r < n; r++) {
@@ -150,6 +173,7 @@ static void finish_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, ro
                 store(chunk->zrun + i, zc), store(chunk->zrun + plan->Dp + i, zs);
             }
             vec sum = load(d + i) + b * (qc * zc + qs * zs);
+            if (by.rows) sum *= load(by.rows + r * by.step + i);
             store(d + i, call->relu ? keep(~(one <= 0), sum) : sum);
         }
         store_row(dq.data + r * dq.stride, d, plan->D, call->dtype);
@@ -176,22 +200,26 @@ static void queries_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, h
         terms[count++] = (term_t){chunk->pairs, plan->chunk, chunk->kp + d0 * panel, panel, 16, n, LOWER};
     }
     rows_t dq = rows_of(plan, call->dq, call->dqs, at.b, h, at.row + first);
-    int direct = !finds_b(call) && plan->D % 16 == 0;
+    factors_t by = query_factors(&plan->decay, at.hk);
+    int direct = !finds_b(call) && !by.rows && plan->D % 16 == 0;
     target_t to = direct ? target_of(plan, dq, d0) : (target_t){.data = (char *)(chunk->dx + d0 * 16), .ld = plan->ldx};
     if (!finds_b(call) && call->relu) to.gate = chunk->qx + d0 * 16, to.ldg = plan->ldx;
     rows_t next = rows_of(plan, call->q, call->qs, at.b, h, at.row + first + n);
     rows_t grad = rows_of(plan, call->g_out, call->gs, at.b, h, at.row + first + n);
     combine(to, n, d1 - d0, terms, count, ahead_of(plan, next, grad, least(plan->chunk, at.n - first - n)));
-    if (finds_b(call)) finish_dq(plan, chunk, sums, dq, (at.b * call->H + h) * call->N + at.row + first, n);
-    else if (!direct) store_rows(plan, dq, chunk->dx + d0 * 16, plan->ldx, d0 * 16, least(plan->D, d1 * 16), n);
+    if (finds_b(call)) finish_dq(plan, chunk, sums, dq, by, (at.b * call->H + h) * call->N + at.row + first, n);
+    else if (by.rows) decay_rows(chunk->dx, plan->ldx, by, d0, d1, n);
+    if (!finds_b(call) && !direct) store_rows(plan, dq, chunk->dx + d0 * 16, plan->ldx, d0 * 16, least(plan->D, d1 * 16), n);
 }
 
 /* The causal dq of one head, channels of panels d0 to d1. */
 static void causal_dq(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at, long d0, long d1) {
     const call_t *call = plan->call;
     long head = at.b * call->Hk + at.hk, before = at.s - at.n, panel = plan->chunk * 16;
+    long middle = plan->chunk / 2; /* of a chunk: where the sums are seen from */
     const float *kv = call->kv ? call->kv + head * plan->F * plan->E : NULL, *z = call->z ? call->z + head * plan->F : NULL;
     load_sums(plan, sums, kv, z, d0, d1);
+    if (kv) shift_keys_for_dq(plan, chunk, sums, at, middle, middle + 1, d0, d1);
     for (long first = 0, n; first < at.s; first += n) {
         n = least(plan->chunk, (first < before ? before : at.s) - first);
         load_keys_for_dq(plan, chunk, at, first, n, d0, d1);
@@ -203,7 +231,9 @@ static void causal_dq(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t a
                 queries_dq(plan, chunk, sums, at, at.hk * plan->groups + g, first - before, n, d0, d1);
             }
         }
-        if (first + n < at.s) absorb_keys_for_dq(plan, chunk, sums, n, d0, d1);
+        if (first + n == at.s) break;
+        absorb_keys_for_dq(plan, chunk, sums, n, d0, d1);
+        shift_keys_for_dq(plan, chunk, sums, at, first + n + middle, n, d0, d1);
     }
 }
 
@@ -270,7 +300,8 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
     const uint8_t *mask = mask_of(call, at, first);
     long panel = plan->chunk * 16, columns = (plan->E + 1) * 16;
     chunk->kat = angles(chunk->kcos, plan->k_turn, call->k_first + first, call->k_len, n);
-    load_features(plan, chunk->kx, chunk->kphi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask,
+    factors_t by = key_factors(&plan->decay, at.hk);
+    load_features(plan, chunk->kx, chunk->kphi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask, by,
                   chunk->kat, n);
     values_t v = {.rows = chunk->v, .cos = chunk->vc, .sin = chunk->vs};
     load_values(plan, v, rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first), mask, NULL, chunk->kat, n);
@@ -293,7 +324,7 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
     rows_t dk = rows_of(plan, call->dk, call->dks, at.b, at.hk, at.row + first);
     rows_t dv = rows_of(plan, call->dv, call->dvs, at.b, at.hk, at.row + first);
     int alone = !mask && !(with_queries && plan->groups > 1); /* sums are final, and none of their rows is left out */
-    int direct_k = alone && plan->D % 16 == 0, direct_v = alone && plan->E % 16 == 0;
+    int direct_k = alone && !by.rows && plan->D % 16 == 0, direct_v = alone && plan->E % 16 == 0;
     target_t to_k = direct_k ? target_of(plan, dk, 0) : (target_t){.data = (char *)chunk->dx, .ld = plan->ldx};
     target_t to_v = direct_v ? target_of(plan, dv, 0) : (target_t){.data = (char *)chunk->dv, .ld = plan->lde};
     const float *gate = call->relu ? chunk->kx : NULL; /* of the final sums */
@@ -327,19 +358,36 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
             memset(chunk->dx + r * plan->ldx, 0, 4 * (size_t)plan->Dp);
             memset(chunk->dv + r * plan->lde, 0, 4 * (size_t)plan->Ep);
         }
+    if (by.rows) decay_rows(chunk->dx, plan->ldx, by, 0, plan->nd, n);
     if (!direct_k) store_rows(plan, dk, chunk->dx, plan->ldx, 0, plan->D, n);
     if (!direct_v) store_rows(plan, dv, chunk->dv, plan->lde, 0, plan->E, n);
 }
 
+/* With decay, R as it is seen from position `to`; it was seen from `*from`. */
+static void shift_queries(const plan_t *plan, const chunk_t *chunk, sums_t *sums, head_t at, long *from, long to) {
+    if (!plan->decay.block) return;
+    shift_t by = shift_by(&plan->decay, plan->call, at.hk, *from - to, chunk->room);
+    shift_state(plan, sums->queries, sums->queries_b, plan->ne, by, plan->call->k_first + to);
+    *from = to;
+}
+
 static void causal_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at) {
-    long before = at.s - at.n;
+    long before = at.s - at.n, seen_from = at.s - 1, middle = plan->chunk / 2;
     start_r(plan, sums, at, 0, plan->ne);
     for (long first = (at.n - 1) / plan->chunk * plan->chunk; first >= 0 && at.n; first -= plan->chunk) {
+        shift_queries(plan, chunk, sums, at, &seen_from, before + first + middle);
         transpose_r(plan, sums);
         keys_dkv(plan, chunk, sums, at, before + first, least(plan->chunk, at.n - first), 1);
     }
     if (before) transpose_r(plan, sums);
-    for (long first = 0; first < before; first += plan->chunk)
+    for (long i = 0, chunks = (before + plan->chunk - 1) / plan->chunk; i < chunks; i++) {
+        long first = (plan->decay.block ? chunks - 1 - i : i) * plan->chunk;
+        if (plan->decay.block) {
+            shift_queries(plan, chunk, sums, at, &seen_from, first + middle);
+            transpose_r(plan, sums);
+        }
         keys_dkv(plan, chunk, sums, at, first, least(plan->chunk, before - first), 0);
+    }
+    shift_queries(plan, chunk, sums, at, &seen_from, -1); /* where the incoming state ends */
     finish_r(plan, sums, at, 0, plan->ne);
 }

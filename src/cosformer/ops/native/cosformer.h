@@ -25,6 +25,7 @@ typedef struct {
     const float *kv, *z; /* incoming state, contiguous, or NULL */
     const uint8_t *mask; /* key mask [B,S], contiguous, or NULL */
     const int64_t *cu;   /* bounds of packed sequences, or NULL */
+    const float *decay;  /* rates [Hk,D], contiguous, or NULL; causal calls only */
     /* results of forward (the last two are inputs of a non-causal backward when not NULL) */
     char *out;
     float *den, *kv_next, *z_next;
@@ -38,7 +39,8 @@ typedef struct {
     float *b; /* gradient of the denominators [B,H,N], work space */
 } call_t;
 
-/* One build of the kernels, for one instruction set. Each returns 0, or 1 when memory ran out. */
+/* One build of the kernels, for one instruction set. Each returns 0, 1 when memory ran out, or (dense)
+ * 2 when its rates decay too fast for so many rows, which forward takes. */
 typedef struct {
     const char *name;
     int (*forward)(const call_t *);

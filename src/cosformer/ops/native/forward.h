@@ -23,6 +23,7 @@ typedef struct {
     const float *v;           /* the values */
     long v_panel, v_row;      /* floats from panel to panel, and from row to row */
     float *z, *zc;            /* sum of the features before this chunk, and of this chunk */
+    float *room;              /* of a shift */
     angles_t at;
 } keys_t;
 
@@ -31,7 +32,7 @@ static keys_t cut_keys(const plan_t *plan, arena_t *arena) {
     keys_t k;
     k.x = cut(arena, rows * plan->ldx), k.phi = cut(arena, rows * plan->ldf), k.cosines = cut(arena, ANGLES);
     k.xt = cut(arena, plan->chunk * plan->Dp), k.vp = cut(arena, plan->chunk * plan->Ep);
-    k.z = cut(arena, plan->ldf), k.zc = cut(arena, plan->ldf);
+    k.z = cut(arena, plan->ldf), k.zc = cut(arena, plan->ldf), k.room = cut(arena, 2 * plan->Dp);
     return k;
 }
 
@@ -50,7 +51,8 @@ static void load_keys(const plan_t *plan, keys_t *k, head_t at, long first, long
     const call_t *call = plan->call;
     const uint8_t *mask = call->mask ? call->mask + at.b * call->S + first : NULL;
     k->at = angles(k->cosines, plan->k_turn, call->k_first + first, call->k_len, n);
-    load_features(plan, k->x, k->phi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask, k->at, n);
+    load_features(plan, k->x, k->phi, rows_of(plan, call->k, call->ks, at.b, at.hk, at.row + first), mask,
+                  key_factors(&plan->decay, at.hk), k->at, n);
     rows_t v = rows_of(plan, call->v, call->vs, at.b, at.hk, at.row + first);
     if (readable_in_place(plan, v, mask)) {
         k->v = (const float *)v.data + e0 * 16, k->v_panel = 16, k->v_row = v.stride / 4;
@@ -91,7 +93,7 @@ static void attend(const plan_t *plan, queries_t *q, const keys_t *k, const floa
     const call_t *call = plan->call;
     q->at = angles(q->cosines, plan->q_turn, call->q_first + first, call->q_len, n);
     rows_t from = rows_of(plan, call->q, call->qs, at.b, h, at.row + first);
-    load_features(plan, q->x, q->phi, from, NULL, q->at, n);
+    load_features(plan, q->x, q->phi, from, NULL, query_factors(&plan->decay, at.hk), q->at, n);
     if (call->causal)
         triangle(q->weights, plan->chunk, n, 0, q->x, plan->ldx, k->xt, plan->Dp * 16, plan->D, near_of(plan));
     float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
@@ -142,6 +144,13 @@ typedef struct {
 
 INLINE long block_start(long total, long blocks, long i) { return total * i / blocks; }
 
+/* With decay, the state as it is seen from position `to`, `distance` later. */
+static void shift_keys(const plan_t *plan, keys_t *k, float *state, head_t at, long to, long distance, long e0, long e1) {
+    const call_t *call = plan->call;
+    if (!plan->decay.block || !distance) return;
+    shift_state(plan, state, k->z, e1 - e0, shift_by(&plan->decay, call, at.hk, distance, k->room), call->k_first + to);
+}
+
 static void causal_task(const void *context, int64_t task, char *scratch) {
     const job_t *job = context;
     const plan_t *plan = job->plan;
@@ -154,8 +163,10 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
     queries_t q = cut_queries(plan, &arena);
     float *state = cut(&arena, plan->ne * plan->Fr * 16);
     long head = at.b * call->Hk + at.hk, before = at.s - at.n; /* keys ahead of the first query */
+    long middle = plan->chunk / 2; /* of a chunk: where the state is seen from */
     load_state(plan, state, call->kv ? call->kv + head * plan->F * plan->E : NULL, e0, e1);
     clear_keys(plan, &k, call->z ? call->z + head * plan->F : NULL);
+    if (at.s && call->kv) shift_keys(plan, &k, state, at, middle, middle + 1, e0, e1);
     for (long first = 0, n; first < at.s; first += n) {
         n = least(plan->chunk, (first < before ? before : at.s) - first);
         load_keys(plan, &k, at, first, n, e0, e1);
@@ -165,6 +176,8 @@ static void causal_task(const void *context, int64_t task, char *scratch) {
                 attend(plan, &q, &k, first || call->kv ? state : NULL, at, at.hk * plan->groups + g, first - before, n, e0, e1);
         }
         absorb_keys(plan, &k, state, at, first, n, e0, e1);
+        if (first + n < at.s) shift_keys(plan, &k, state, at, first + n + middle, n, e0, e1);
+        else if (!call->cu) shift_keys(plan, &k, state, at, at.s - 1, n - 1 - middle, e0, e1);
     }
     write_state(plan, state, k.z, at, e0, e1);
 }
@@ -235,21 +248,28 @@ static long blocks_for(const call_t *call, long heads, long panels) {
     return blocks;
 }
 
-static int forward(const call_t *call) {
-    plan_t plan = make_plan(call, chunk_for(call));
-    job_t job = {.plan = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
+static int run_forward(const plan_t *plan) {
+    const call_t *call = plan->call;
+    job_t job = {.plan = plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1};
     arena_t arena = {0};
-    cut_keys(&plan, &arena), cut_queries(&plan, &arena), cut(&arena, plan.ne * plan.Fr * 16);
+    cut_keys(plan, &arena), cut_queries(plan, &arena), cut(&arena, plan->ne * plan->Fr * 16);
     size_t scratch = arena.used;
-    long fitting = round_up(plan.F * plan.Ep * 4, STATE_BYTES) / STATE_BYTES; /* blocks whose state stays in the cache */
-    job.blocks = most(blocks_for(call, job.heads, plan.ne), call->causal ? least(fitting, plan.ne) : 1);
+    long fitting = round_up(plan->F * plan->Ep * 4, STATE_BYTES) / STATE_BYTES; /* blocks whose state stays in the cache */
+    job.blocks = most(blocks_for(call, job.heads, plan->ne), call->causal ? least(fitting, plan->ne) : 1);
     if (call->causal) return run_tasks(causal_task, &job, job.heads * job.blocks, scratch, call->threads);
     if (job.blocks == 1 || call->cu) return run_tasks(whole_task, &job, job.heads, scratch, call->threads);
-    job.row_blocks = least(4 * call->threads, (call->N + plan.chunk - 1) / plan.chunk);
-    job.shared_head = (size_t)(plan.ldf + plan.ne * plan.Fr * 16) * 4;
+    job.row_blocks = least(4 * call->threads, (call->N + plan->chunk - 1) / plan->chunk);
+    job.shared_head = (size_t)(plan->ldf + plan->ne * plan->Fr * 16) * 4;
     job.shared = take_block(job.shared_head * (size_t)job.heads);
     int failed = !job.shared || run_tasks(sum_task, &job, job.heads * job.blocks, scratch, call->threads) ||
                  run_tasks(rows_task, &job, job.heads * job.row_blocks, scratch, call->threads);
     give_block(job.shared);
+    return failed;
+}
+
+static int forward(const call_t *call) {
+    plan_t plan = make_plan(call, chunk_for(call));
+    int failed = make_decay(call, plan.chunk, &plan.decay) || run_forward(&plan);
+    give_block((char *)plan.decay.block);
     return failed;
 }

@@ -154,12 +154,12 @@ static int backward_in_phases(backward_job_t *work, size_t scratch) {
     return failed;
 }
 
-static int backward(const call_t *call) {
-    plan_t plan = make_plan(call, chunk_for(call));
-    backward_job_t work = {.job = {.plan = &plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1}};
+static int run_backward(const plan_t *plan) {
+    const call_t *call = plan->call;
+    backward_job_t work = {.job = {.plan = plan, .heads = call->B * call->Hk * call->sequences, .blocks = 1}};
     long heads = work.job.heads, uneven = heads % call->threads && heads < 4 * call->threads;
     arena_t arena = {0};
-    cut_chunk(&plan, &arena), cut_sums(&plan, &arena);
+    cut_chunk(plan, &arena), cut_sums(plan, &arena);
     size_t scratch = arena.used;
     if (!call->causal && uneven && !call->cu) return backward_in_phases(&work, scratch);
     if (!call->causal) return run_tasks(whole_gradient_task, &work.job, heads, scratch, call->threads);
@@ -171,6 +171,13 @@ static int backward(const call_t *call) {
     long b_tasks = call->B * call->H * ((call->N + B_ROWS - 1) / B_ROWS);
     if (run_tasks(b_task, &work.job, b_tasks, scratch, call->threads)) return 1;
     work.tasks_dkv = heads;
-    work.job.blocks = uneven ? least(plan.nd, 2) : 1;
+    work.job.blocks = uneven ? least(plan->nd, 2) : 1;
     return run_tasks(causal_gradient_task, &work, heads * (1 + work.job.blocks), scratch, call->threads);
+}
+
+static int backward(const call_t *call) {
+    plan_t plan = make_plan(call, chunk_for(call));
+    int failed = make_decay(call, plan.chunk, &plan.decay) || run_backward(&plan);
+    give_block((char *)plan.decay.block);
+    return failed;
 }

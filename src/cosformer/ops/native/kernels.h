@@ -6,6 +6,7 @@
 #define STATE_BYTES (192 * 1024) /* what a causal pass keeps of a state in the second-level cache */
 #define IN_PLACE_BYTES 512 /* from row to row: rows further apart compete for the same places of the first-level cache */
 #include "vector.h"
+#include "decay.h"
 #include "pack.h"
 #include "forward.h"
 #include "backward.h"

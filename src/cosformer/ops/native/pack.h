@@ -15,6 +15,7 @@ typedef struct {
     size_t size;                     /* bytes of one element of q, k, v */
     double q_turn[2][MOST_ROWS], k_turn[2][MOST_ROWS]; /* cosine and sine of r steps */
     float apart[2 * PADDED_ROWS];    /* cosine of r - PADDED_ROWS steps, causal */
+    decay_t decay;
 } plan_t;
 
 /* An odd number of cache lines, so that rows of a chunk do not compete for the same places of the cache. */
@@ -50,7 +51,7 @@ INLINE const float *near_of(const plan_t *plan) { return plan->halves == 2 ? pla
 /* Products inside a causal chunk grow with its length, the traffic of the state with its inverse. */
 static long chunk_for(const call_t *call) {
     if (!call->causal) return WHOLE_CHUNK;
-    return call->D + call->E <= 2 * SMALL ? SMALL_CHUNK : CAUSAL_CHUNK;
+    return chunk_with_decay(call, call->D + call->E <= 2 * SMALL ? SMALL_CHUNK : CAUSAL_CHUNK);
 }
 
 typedef struct {
@@ -141,10 +142,10 @@ INLINE vec load_some(const char *from, long i, int64_t dtype) {
     return dtype == F32 ? load((const float *)from + i) : widen(*(const hloose *)(from + 2 * i));
 }
 
-/* Rows of q or k: ReLU and key mask (NULL: all kept), as rows x and as features phi = [x cos ; x sin], the sine half where
- * the cosine half ends (phi NULL: not wanted). NaN stays NaN: it is not below zero. */
-INLINE void features_of(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n, long D,
-                        int64_t dtype, int relu, int turned) {
+/* Rows of q or k: ReLU, key mask (NULL: all kept) and decay, as rows x and as features phi = [x cos ; x sin], the sine half
+ * where the cosine half ends (phi NULL: not wanted). NaN stays NaN: it is not below zero. */
+INLINE void features_of(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, factors_t by, angles_t at,
+                        long n, long D, int64_t dtype, int relu, int turned) {
     long Dp = round_up(D, 16);
     int fused = D % WIDTH == 0; /* else the last vector of the cosine half reaches into the sine half */
     for (long r = 0; r < n; r++, x += plan->ldx, phi = phi ? phi + plan->ldf : NULL) {
@@ -160,6 +161,7 @@ INLINE void features_of(const plan_t *plan, float *x, float *phi, rows_t from, c
         for (long i = 0; i < D; i += WIDTH) {
             vec one = load_some(row, i, kind);
             if (relu) one = keep(~(one < 0), one);
+            if (by.rows) one *= load(by.rows + r * by.step + i);
             store(x + i, one);
             if (phi) store(phi + i, turned ? one * c : one);
             if (phi && turned && fused) store(phi + D + i, one * s);
@@ -173,15 +175,19 @@ INLINE void features_of(const plan_t *plan, float *x, float *phi, rows_t from, c
     }
 }
 
-static void load_features(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, angles_t at, long n) {
+static void load_features(const plan_t *plan, float *x, float *phi, rows_t from, const uint8_t *mask, factors_t by,
+                          angles_t at, long n) {
+    const factors_t none = {0};
     int64_t dtype = plan->call->dtype;
-    int relu = plan->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask;
+    int relu = plan->call->relu != 0, turned = at.cos != NULL, usual = relu && turned && !mask && !by.rows;
     /* the usual cases, with all that is known of them */
-    if (usual && dtype == F32 && plan->D == 64) features_of(plan, x, phi, from, NULL, at, n, 64, F32, 1, 1);
-    else if (usual && dtype == F32 && plan->D == 32) features_of(plan, x, phi, from, NULL, at, n, 32, F32, 1, 1);
-    else if (usual && dtype == BF16 && plan->D == 64) features_of(plan, x, phi, from, NULL, at, n, 64, BF16, 1, 1);
-    else if (dtype == F32) features_of(plan, x, phi, from, mask, at, n, plan->D, F32, relu, turned);
-    else features_of(plan, x, phi, from, mask, at, n, plan->D, BF16, relu, turned);
+    if (usual && dtype == F32 && plan->D == 64) features_of(plan, x, phi, from, NULL, none, at, n, 64, F32, 1, 1);
+    else if (usual && dtype == F32 && plan->D == 32) features_of(plan, x, phi, from, NULL, none, at, n, 32, F32, 1, 1);
+    else if (usual && dtype == BF16 && plan->D == 64) features_of(plan, x, phi, from, NULL, none, at, n, 64, BF16, 1, 1);
+    else if (by.rows && dtype == F32) features_of(plan, x, phi, from, mask, by, at, n, plan->D, F32, relu, turned);
+    else if (by.rows) features_of(plan, x, phi, from, mask, by, at, n, plan->D, BF16, relu, turned);
+    else if (dtype == F32) features_of(plan, x, phi, from, mask, none, at, n, plan->D, F32, relu, turned);
+    else features_of(plan, x, phi, from, mask, none, at, n, plan->D, BF16, relu, turned);
 }
 
 /* Rows of v as panels e0 to e1; masked rows are zero. */
@@ -334,6 +340,20 @@ static void store_state(const plan_t *plan, float *to, const float *from, long e
     for (long e = e0; e < e1; e++)
         for (long f = 0; f < plan->F; f++)
             memcpy(to + f * plan->E + e * 16, from + ((e - e0) * plan->Fr + f) * 16, 4 * (size_t)least(16, plan->E - e * 16));
+}
+
+/* A state as panels [panels][Fr][16], and its normaliser, seen from another position: `to`. */
+static void shift_state(const plan_t *plan, float *state, float *z, long panels, shift_t by, int64_t to) {
+    float some = dither(to);
+    for (long half = 0; half < plan->halves; half++)
+        for (long d = 0; d < plan->D; d++) {
+            ivec whole = by.whole[d] - (ivec){};
+            vec rest = dithered(whole, by.rest[d] - (vec){}, some);
+            float *row = state + (half * plan->D + d) * 16;
+            for (long e = 0; e < panels; e++, row += plan->Fr * 16)
+                for (int l = 0; l < 16; l += WIDTH) *(vec *)(row + l) = shifted(*(vec *)(row + l), whole, rest);
+            z[half * plan->D + d] = shifted_one(z[half * plan->D + d], by.whole[d], by.rest[d], some);
+        }
 }
 
 /* Memory of one thread, cut from one block. Without a block the cuts are NULL and only counted: `used` is what a block needs. */

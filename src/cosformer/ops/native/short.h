@@ -33,8 +33,10 @@ static void short_task(const void *context, int64_t task, char *scratch) {
     const uint8_t *mask = call->mask ? call->mask + at.b * s : NULL;
     k.at = angles(k.cosines, plan->k_turn, call->k_first, call->k_len, s);
     q.at = angles(q.cosines, plan->q_turn, call->q_first, call->q_len, n);
-    load_features(plan, k.x, NULL, rows_of(plan, call->k, call->ks, at.b, at.hk, 0), mask, k.at, s);
-    load_features(plan, q.x, NULL, rows_of(plan, call->q, call->qs, at.b, h, 0), NULL, q.at, n);
+    load_features(plan, k.x, NULL, rows_of(plan, call->k, call->ks, at.b, at.hk, 0), mask,
+                  key_factors(&plan->decay, at.hk), k.at, s);
+    load_features(plan, q.x, NULL, rows_of(plan, call->q, call->qs, at.b, h, 0), NULL,
+                  query_factors(&plan->decay, at.hk), q.at, n);
     load_panels(plan, k.vp, rows_of(plan, call->v, call->vs, at.b, at.hk, 0), mask, 0, plan->ne, s);
     transpose(k.xt, plan->Dp * 16, k.x, plan->ldx, s, plan->D);
     if (call->causal) triangle(q.weights, plan->chunk, n, 0, q.x, plan->ldx, k.xt, plan->Dp * 16, plan->D, near_of(plan));
@@ -56,10 +58,13 @@ static void short_task(const void *context, int64_t task, char *scratch) {
 static int dense(const call_t *call) {
     long longest = call->N > call->S ? call->N : call->S;
     plan_t plan = make_plan(call, round_up(longest, 16));
+    if (chunk_with_decay(call, plan.chunk) < plan.chunk) return 2;
     arena_t arena = {0};
     cut_keys(&plan, &arena), cut_queries(&plan, &arena);
     size_t scratch = arena.used;
     /* waking a second thread costs as much as a small problem */
     long threads = call->N * call->S * (call->D + call->E) * call->H * call->B < 200 * 1000 ? 1 : call->threads;
-    return run_tasks(short_task, &plan, call->B * call->H, scratch, threads);
+    int failed = make_decay(call, plan.chunk, &plan.decay) || run_tasks(short_task, &plan, call->B * call->H, scratch, threads);
+    give_block((char *)plan.decay.block);
+    return failed;
 }

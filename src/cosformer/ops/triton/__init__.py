@@ -1,4 +1,4 @@
-"""The Triton kernels for CUDA and ROCm GPUs: the contract of ``batched``, in float32, float16 and bfloat16.
+"""The Triton kernels for CUDA and ROCm GPUs: the contract of ``plain``, in float32, float16 and bfloat16.
 
 Nothing here imports triton before a call needs it. With ``TRITON_INTERPRET=1`` in the environment (read when the kernels are
 first used) Triton's interpreter runs the same kernels on CPU tensors, slowly: that is how they are tested without a GPU.
@@ -15,6 +15,8 @@ from torch import Tensor
 from cosformer.ops.triton.plan import WIDEST, padded, product_kind
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Triton's interpreter multiplies the bit patterns of bfloat16 numbers; the tests correct that, and add it here
+_INTERPRETED_DTYPES = [torch.float32, torch.float16]
 
 
 @lru_cache(maxsize=1)
@@ -39,6 +41,8 @@ def why_not(*tensors: Tensor) -> str:
         return f"the kernels take tensors on {device}, these are on {q.device.type}"
     if q.dtype not in _DTYPES:
         return f"the kernels take float32, float16 and bfloat16, not {str(q.dtype).removeprefix('torch.')}"
+    if interpreted() and q.dtype not in _INTERPRETED_DTYPES:
+        return "Triton's interpreter computes wrong products of bfloat16; use float32 or float16, or unset TRITON_INTERPRET"
     widest = max((x.shape[-1] for x in (q, *others)), default=0)
     if widest > WIDEST:
         return f"the kernels take up to {WIDEST} channels a head, not {widest}"

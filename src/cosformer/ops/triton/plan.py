@@ -67,6 +67,9 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
 }
 # options of every kernel; said aloud, because Triton 3.9 warns where fused multiply-adds are left to its default
 COMPILER = {"enable_fp_fusion": True}
+# keys (or rows) of one step of a loop over pairs where sums decay: rates up to 4 times 16 tokens keep factors in range (see
+# `kernels.py`), whatever the rates, so that nobody has to read them
+DECAY_COLUMNS = 16
 SCAN_BLOCK = 128
 STEP_BLOCK = 32
 
@@ -81,17 +84,18 @@ def segment_length(width: int) -> int:
     return 4 * width
 
 
-def product_kind(dtype: torch.dtype) -> str:
+def product_kind(dtype: torch.dtype, *, decays: bool = False) -> str:
     """How matrix products are taken: "bf16", "tf32" or "ieee".
 
     float16 goes through tf32, which has the same ten bits of mantissa: sums of scores and gradients leave float16's range.
+    So does bfloat16 where sums decay: seven bits are too few for a factor of a row and one of a key whose product is the weight.
     float32 follows torch's own switch. AMD has no tf32.
     """
-    if dtype == torch.bfloat16:
+    if dtype == torch.bfloat16 and not decays:
         return "bf16"
     matmul = torch.backends.cuda.matmul
     allowed = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32  # torch < 2.9
-    return "tf32" if (dtype == torch.float16 or allowed) and torch.version.hip is None else "ieee"
+    return "tf32" if (dtype != torch.float32 or allowed) and torch.version.hip is None else "ieee"
 
 
 class Cut(NamedTuple):
