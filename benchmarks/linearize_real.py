@@ -40,24 +40,21 @@ MINILM = {
     "relu, longer repair": "--attention relu --maps {relu, longer transfer} --repair-tokens {200000}",
     "relu, longer repair, 1 kept": "--attention relu --maps {relu, longer transfer} --keep 1 --repair-tokens {200000}",
 }
+# without a window: the decoder without far keys under softmax, as an earlier version had it
+_LINEAR = "--window 0 --length 512"
 SMOLLM2 = {
-    "window, transfer": "--attention relu --window 64 --transfer-tokens {60000}",
-    "window alone": "",  # the control: the same model with the far part switched off
-    "window, 8 kept": "--attention relu --window 64 --maps {window, transfer} --keep 8",
-    "relu, transfer": "--attention relu --transfer-tokens {60000}",
-    "window, 8 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 8 --repair-tokens {12000}",
-    "relu, swapped": "--attention relu --features 64",
-    "window, repair": "--attention relu --window 64 --maps {window, transfer} --repair-tokens {12000}",
-    # longer rows: maps taught at 512 tokens do not serve 8,192
-    "window, rows of 2048": "--attention relu --window 64 --length 2048 --transfer-tokens {120000}",
-    "window, rows of 2048, 8 kept": "--attention relu --window 64 --maps {window, rows of 2048} --keep 8",
-    "window, 2 kept, repair": "--attention relu --window 64 --maps {window, transfer} --keep 2 --repair-tokens {12000}",
-    "relu, repair": "--attention relu --maps {relu, transfer} --repair-tokens {12000}",
-    "relu, 8 kept, repair": "--attention relu --maps {relu, transfer} --keep 8 --repair-tokens {12000}",
-    "relu, 2 kept, repair": "--attention relu --maps {relu, transfer} --keep 2 --repair-tokens {12000}",
-    "cosformer, swapped": "--attention cosformer --features 64",
-    "cosformer, transfer": "--attention cosformer --transfer-tokens {60000}",
-    "relu, longer repair": "--attention relu --maps {relu, transfer} --repair-tokens {48000}",
+    # hours on two threads, so that each row takes six core-hours; every command goes on where it was stopped
+    "gated": "--hours {3}",
+    "window 130, no far part": "--window 130 --features 0 --hours {3}",  # the control: a state of equal size, the same repair
+    "gated, 8 kept": "--keep 8 --hours {3}",
+    "gated, transfer": "--transfer-tokens {50000}",
+    "relu, transfer": f"{_LINEAR} --attention relu --transfer-tokens {{60000}}",
+    "relu, swapped": f"{_LINEAR} --attention relu --features 64",
+    "relu, repair": f"{_LINEAR} --attention relu --maps {{relu, transfer}} --repair-tokens {{12000}}",
+    "relu, 8 kept, repair": f"{_LINEAR} --attention relu --maps {{relu, transfer}} --keep 8 --repair-tokens {{12000}}",
+    "relu, 2 kept, repair": f"{_LINEAR} --attention relu --maps {{relu, transfer}} --keep 2 --repair-tokens {{12000}}",
+    "cosformer, swapped": f"{_LINEAR} --attention cosformer --features 64",
+    "cosformer, transfer": f"{_LINEAR} --attention cosformer --transfer-tokens {{60000}}",
 }
 
 
@@ -82,7 +79,7 @@ def main() -> int:
         table = MINILM
     else:
         source = str(args.work / "smollm2-135m")
-        training = f"--text {data}/wikitext-2/wiki.train.tokens.xz --length 512 --held-out 4"
+        training = f"--text {data}/wikitext-2/wiki.train.tokens.xz --held-out 4"
         measuring = (
             f"--text {data}/wikitext-2/wiki.test.tokens.xz --tokens {args.tokens} --contexts {' '.join(args.contexts)}"
         )
@@ -97,26 +94,20 @@ def main() -> int:
     for name, options in table.items():
         if name in done:
             continue
-        if name == "window alone":
-            window_alone(places["window, transfer"], places[name])
-            measure(
-                args, name, "the far part of WORK/smollm2-window-transfer switched off", [str(places[name])], measuring
-            )
-            continue
-        options = re.sub(r"\{(\d+)\}", lambda m: str(int(int(m[1]) * args.scale)), options)
+        options = re.sub(
+            r"\{(\d+)\}",
+            lambda m: f"{int(m[1]) * args.scale:g}" if int(m[1]) < 100 else str(int(int(m[1]) * args.scale)),
+            options,
+        )
         for other, place in places.items():
             options = options.replace("{" + other + "}", str(place))
-        if "--repair-tokens" in options:
-            options += " --repair-rate 0.002"
         for stage in ("transfer", "repair"):
-            options += "" if f"--{stage}-tokens" in options else f" --{stage}-tokens 0"
+            options += "" if "--hours" in options or f"--{stage}-tokens" in options else f" --{stage}-tokens 0"
         command = f"linearize {source} {places[name]} {training} --dtype bfloat16 {options}"
         if not (places[name] / "linearize.json").exists() or (places[name] / "unfinished").exists():
             cosformer(command)
         shown = command.replace(str(args.work), "WORK").replace(str(data), "DATA").replace(source, "SOURCE")
-        measure(
-            args, name, shown, [source, str(places[name])] if args.model == "minilm" else [str(places[name])], measuring
-        )
+        measure(args, name, shown, [source, str(places[name])], measuring)
     return 0
 
 
@@ -132,22 +123,6 @@ def measure(args: argparse.Namespace, name: str, command: str, models: list[str]
     line = {"model": args.model, "name": name, "command": command, **found, **done} | {"model": args.model}
     with args.results.open("a") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def window_alone(source: Path, out: Path) -> None:
-    """The model in ``source`` without its learned far part: what the softmax window gives by itself."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    import cosformer.hf  # noqa: F401
-    from cosformer.hf.linearized import mechanisms
-
-    model = AutoModelForCausalLM.from_pretrained(source)
-    with torch.no_grad():
-        for mechanism in mechanisms(model).values():
-            mechanism.factor.fill_(-60.0)  # a logarithm
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(source).save_pretrained(out)
 
 
 def cosformer(command: str) -> None:

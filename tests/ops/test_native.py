@@ -560,8 +560,8 @@ def test_decay(n, s, angles, rate):
 @pytest.mark.parametrize(("d", "e"), [(1, 1), (5, 7), (64, 64), (32, 48), (16, 130), (128, 40)])
 @pytest.mark.parametrize("rate", [1, "mixed"])
 def test_decay_by_sizes_of_heads(d, e, rate):
-    check_decay(given(70, d=d, e=e), rate)
-    check_decay(given(60, d=d, e=e, angles=False, b=1), rate)
+    check_decay(given(70, d=d, e=e, b=1, h=2), rate)
+    check_decay(given(60, d=d, e=e, b=1, h=2, angles=False), rate)
 
 
 @pytest.mark.parametrize(("h", "hk"), [(1, 1), (6, 1), (6, 2)])

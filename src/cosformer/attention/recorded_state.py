@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Piece = tuple[Tensor, Tensor, Tensor | None]  # k [B,Hk,n,D], v [B,Hk,n,E], key_mask [B,n]
+# k [B,Hk,n,D], v [B,Hk,n,E], key_mask [B,n], positions [B,n] for mechanisms that take them
+Piece = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,21 +31,28 @@ class RecordedState:
     @property
     def recorded(self) -> int:
         """How many tokens can be taken back."""
-        return sum(k.shape[2] for k, _, _ in self.pieces)
+        return sum(piece[0].shape[2] for piece in self.pieces)
 
     def extended(
-        self, extend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None
+        self,
+        extend: Callable[..., Any],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_mask: Tensor | None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, "RecordedState"]:
         """The next tokens, by the mechanism's own ``extend``."""
         base, pieces, current = self.base, self.pieces, self.state
         if current is None:
             groups = q.shape[1] // k.shape[1]
-            for old_k, old_v, old_mask in pieces:
+            for old_k, old_v, old_mask, old_positions in pieces:
                 # a state depends on keys and values; the queries are there for their shape
-                _, base = extend(old_k.repeat_interleave(groups, 1), old_k, old_v, base, old_mask)
+                old_q = old_k.repeat_interleave(groups, 1)
+                _, base = extend(old_q, old_k, old_v, base, old_mask, **_given(old_positions))
             pieces, current = (), base
-        out, state = extend(q, k, v, current, key_mask)
-        return out, RecordedState(base, state, (*pieces, (k, v, key_mask)))
+        out, state = extend(q, k, v, current, key_mask, **_given(positions))
+        return out, RecordedState(base, state, (*pieces, (k, v, key_mask, positions)))
 
     def cropped(self, count: int) -> "RecordedState":
         """The state before the last ``count`` tokens; what is left is final and leaves the record when it is used."""
@@ -57,10 +65,11 @@ class RecordedState:
             return self if self.state is None else RecordedState(self.state, self.state)
         pieces = list(self.pieces)
         while count:
-            k, v, mask = pieces.pop()
+            k, v, *rest = pieces.pop()
             keep = k.shape[2] - count
             if keep > 0:
-                pieces.append((k[:, :, :keep], v[:, :, :keep], None if mask is None else mask[:, :keep]))
+                mask, positions = (None if x is None else x[:, :keep] for x in rest)
+                pieces.append((k[:, :, :keep], v[:, :, :keep], mask, positions))
             count = max(-keep, 0)
         return RecordedState(self.base, None, tuple(pieces))
 
@@ -70,7 +79,7 @@ class RecordedState:
 
     def to(self, *args: Any, **kwargs: Any) -> "RecordedState":
         """Like ``Tensor.to``, for device and dtype."""
-        return self._each(lambda state: state.to(*args, **kwargs), lambda tensor: tensor.to(*args, **kwargs))
+        return self._each(lambda state: state.to(*args, **kwargs), lambda tensor: _to(tensor, *args, **kwargs))
 
     def reorder(self, index: Tensor) -> "RecordedState":
         """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
@@ -85,20 +94,36 @@ class RecordedState:
             if state is not None:
                 tensors |= {f"{name}.{key}": value for key, value in state.state_dict().items()}
         if self.pieces:
-            tensors["k"] = torch.cat([k for k, _, _ in self.pieces], 2)
-            tensors["v"] = torch.cat([v for _, v, _ in self.pieces], 2)
+            tensors["k"] = torch.cat([piece[0] for piece in self.pieces], 2)
+            tensors["v"] = torch.cat([piece[1] for piece in self.pieces], 2)
         return tensors
 
     def _each(self, change: Callable[[Any], Any], tensor: Callable[[Tensor], Tensor]) -> "RecordedState":
-        pieces = tuple((tensor(k), tensor(v), None if m is None else tensor(m)) for k, v, m in self.pieces)
+        pieces: Any = tuple(tuple(None if x is None else tensor(x) for x in piece) for piece in self.pieces)
         base, state = (None if s is None else change(s) for s in (self.base, self.state))
         return replace(self, base=base, state=state, pieces=pieces)
 
 
 def extend_state(
-    extend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, state: Any, key_mask: Tensor | None
+    extend: Callable[..., Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Any,
+    key_mask: Tensor | None,
+    positions: Tensor | None = None,
 ) -> tuple[Tensor, Any]:
-    """``extend`` of a mechanism, for a state with a record or without."""
+    """``extend`` of a mechanism, for a state with a record or without; ``positions`` are handed on if given."""
     if isinstance(state, RecordedState):
-        return state.extended(extend, q, k, v, key_mask)
-    return extend(q, k, v, state, key_mask)
+        return state.extended(extend, q, k, v, key_mask, positions)
+    return extend(q, k, v, state, key_mask, **_given(positions))
+
+
+def _given(positions: Tensor | None) -> dict[str, Tensor]:
+    return {} if positions is None else {"positions": positions}
+
+
+def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Masks and positions keep their dtype."""
+    moved = tensor.to(*args, **kwargs)
+    return moved if tensor.is_floating_point() else moved.to(tensor.dtype)

@@ -143,12 +143,17 @@ def _filled(model: Any, tokens: int) -> Action:
 def _aged(state: Any, tokens: int) -> Any:
     """``state`` as after ``tokens`` tokens; sums are of the same size, so that those of one token do."""
     from cosformer.attention.key_value_state import KeyValueState
-    from cosformer.hf.windowed_map import WindowState
+    from cosformer.hf.gated_window import GatedWindowState
+    from cosformer.hf.sink_window import SinkWindowState
 
     if isinstance(state, KeyValueState):
         return KeyValueState(_random(state.k, tokens), _random(state.v, tokens), None, tokens)
-    if isinstance(state, WindowState):
-        return replace(state, far=_aged(state.far, tokens), key_mask=torch.ones_like(state.key_mask))
+    if isinstance(state, GatedWindowState):
+        count = torch.full_like(state.count, tokens)
+        return replace(state, near=_aged(state.near, tokens), far=_aged(state.far, tokens), count=count)
+    if isinstance(state, SinkWindowState):
+        unmasked = torch.full_like(state.unmasked, tokens)
+        return replace(state, key_mask=torch.ones_like(state.key_mask), unmasked=unmasked, seen=tokens)
     return replace(state, position=torch.tensor(tokens))
 
 

@@ -33,8 +33,6 @@ class LearnedMap(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if features % head_dim:
-            raise ValueError(f"features={features} must be a multiple of the {head_dim} channels of a head")
         self.inner: Attention = build_attention(
             attention, num_heads=num_heads, head_dim=features, max_len=max_len, causal=causal, **(options or {})
         )
@@ -48,13 +46,7 @@ class LearnedMap(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """The start that the class describes, drawn from its seed."""
-        generator = torch.Generator().manual_seed(self.seed)
-        blocks, turn = [], torch.eye(self.head_dim, device="cpu", dtype=torch.float32)
-        while len(blocks) * self.head_dim < self.features:
-            blocks += [turn, -turn]
-            noise = torch.randn(*turn.shape, generator=generator, device="cpu", dtype=torch.float32)
-            turn = torch.linalg.qr(noise)[0]
-        start = torch.cat(blocks, dim=1)[:, : self.features] * self.head_dim**-0.25
+        start = start_map(self.head_dim, self.features, self.seed)
         for maps, bias in ((self.query, self.query_bias), (self.key, self.key_bias)):
             # all heads alike: the heads of a group share their keys' features, and must agree on what they mean
             maps.copy_(start.expand_as(maps))
@@ -87,3 +79,16 @@ class LearnedMap(nn.Module):
         if groups > 1 and not self.inner.grouped:
             fk, fv = fk.repeat_interleave(groups, 1), fv.repeat_interleave(groups, 1)
         return fq, fk, fv
+
+
+def start_map(head_dim: int, features: int, seed: int) -> Tensor:
+    """``[I, -I, R, -R, ...] / head_dim ** 0.25`` ``[head_dim, features]`` with random rotations R, drawn from ``seed``."""
+    if features % head_dim:
+        raise ValueError(f"features={features} must be a multiple of the {head_dim} channels of a head")
+    generator = torch.Generator().manual_seed(seed)
+    blocks, turn = [], torch.eye(head_dim, device="cpu", dtype=torch.float32)
+    while len(blocks) * head_dim < features:
+        blocks += [turn, -turn]
+        noise = torch.randn(*turn.shape, generator=generator, device="cpu", dtype=torch.float32)
+        turn = torch.linalg.qr(noise)[0]
+    return torch.cat(blocks, dim=1)[:, :features] * head_dim**-0.25

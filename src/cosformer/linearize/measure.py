@@ -54,15 +54,20 @@ def measure(model: Any, ids: Tensor, mask: Tensor) -> dict[str, float]:
 
 def card(record: dict[str, Any], plan: LearnedAttention) -> str:
     """What was done and what was measured, as the markdown of a model card."""
-    settings, kept = record["settings"], plan.kept
+    settings, kept, tokens = record["settings"], plan.kept, record["tokens"]
     linear = len(plan.layers) - len(kept)
+    if plan.window:
+        what = f"softmax over {plan.sinks} sinks and the last {plan.window} keys"
+        what += f", {plan.features} learned features a head for the keys between, and a gate" if plan.features else ""
+    else:
+        what = f"`{plan.attention}` on {plan.features} learned features a head"
     done = [
         f"Linearized with cosformer {__version__} (`cosformer linearize`): {linear} of {len(plan.layers)} attention layers run"
-        f" `{plan.attention}` on {plan.features} learned features a head; softmax stays in {', '.join(kept) or 'none'}.",
-        f"Longest sequence: {plan.max_len} tokens.",
-        f"Transfer: {settings['transfer_tokens']:,} tokens in rows of {settings['length']}, each layer's maps taught its softmax"
+        f" {what}; full softmax stays in {', '.join(kept) or 'none'}.",
+        f"Longest sequence of the original: {plan.max_len} tokens.",
+        f"Transfer: {tokens['transfer']:,} tokens in rows of {settings['length']}, each layer's maps taught its softmax"
         " attention's output.",
-        f"Repair: {settings['repair_tokens']:,} tokens, LoRA of rank {settings['rank']} on the attention's projections and the"
+        f"Repair: {tokens['repair']:,} tokens, LoRA of rank {settings['rank']} on the attention's projections and the"
         f" maps, against the {settings['against']}; merged into the weights.",
     ]
     names = list(dict.fromkeys(name for scores in record["measured"].values() for name in scores))

@@ -34,10 +34,24 @@ def share(*rows: Tensor) -> list[Tensor]:
     return [x[rank() :: world] for x in rows]
 
 
+def average(tensor: Tensor) -> None:
+    """Make ``tensor`` its mean over all processes."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= dist.get_world_size()
+
+
 def average_gradients(module: nn.Module) -> None:
     """The mean over all processes."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            average(parameter.grad)
+
+
+def of_first(value: float, device: torch.device) -> float:
+    """The value that the first process has."""
+    if not dist.is_initialized():
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(shared, 0)
+    return float(shared)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D  # GPT-2's linear layer
 
 from cosformer.hf.linearized import learned_attention, mechanisms, replaced_mechanisms
@@ -86,19 +87,54 @@ def as_teacher(model: Any) -> Iterator[None]:
 
 def repair_loss(model: Any, ids: Tensor, mask: Tensor, against: str) -> Tensor:
     """How far the model is from its teacher, or from the text, on ``ids [B,N]``."""
-    inputs = {"input_ids": ids, "attention_mask": mask, **no_cache(model)}
     if against == "text":
+        inputs = {"input_ids": ids, "attention_mask": mask, **no_cache(model)}
         return model(**inputs, labels=ids.masked_fill(mask == 0, -100)).loss
     with as_teacher(model):
-        target = _output(model(**inputs))
-    out = _output(model(**inputs))
-    if isinstance(out, tuple):
-        assert isinstance(target, tuple)
-        return hidden_error(out[0], target[0], mask)
+        target = outputs(model, ids, mask)
+    return divergence(model, outputs(model, ids, mask), target, mask)
+
+
+@torch.no_grad()
+def layer_costs(model: Any, ids: Tensor, mask: Tensor) -> dict[str, float]:
+    """Layer -> divergence of the model from its teacher with this layer alone linear."""
+    plan = learned_attention(model.config)
+    with as_teacher(model):
+        target = outputs(model, ids, mask)
+    costs = {}
+    for name in plan.layers:
+        with replaced_mechanisms(model, {other: plan.softmax() for other in plan.layers if other != name}):
+            costs[name] = float(divergence(model, outputs(model, ids, mask), target, mask))
+    return costs
+
+
+def outputs(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """What :func:`divergence` compares: last states ``[B,N,C]`` of decoders and of bare models, otherwise logits."""
+    inputs = {"input_ids": ids, "attention_mask": mask, **no_cache(model)}
+    if _writes(model) or model is model.base_model:
+        return model.base_model(**inputs).last_hidden_state
+    return model(**inputs).logits
+
+
+def divergence(model: Any, out: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Per token from the teacher's outputs: KL divergence, or the error of hidden states where there are no logits."""
+    if model is model.base_model:
+        return hidden_error(out, target, mask)
     rows = (mask != 0) if out.dim() == 3 else torch.ones(len(out), dtype=torch.bool, device=out.device)
-    return F.kl_div(
-        out[rows].float().log_softmax(-1), target[rows].float().log_softmax(-1), reduction="batchmean", log_target=True
-    )
+    head = model.get_output_embeddings() if _writes(model) else nn.Identity()
+
+    def piece(mine: Tensor, theirs: Tensor) -> Tensor:
+        logs, wanted = (head(x).float().log_softmax(-1) for x in (mine, theirs))
+        return F.kl_div(logs, wanted, reduction="sum", log_target=True)
+
+    # piece by piece, and computed again for the backward pass: the logits of a long row take gigabytes
+    pieces = zip(out[rows].split(512), target[rows].split(512), strict=True)
+    return sum(checkpoint(piece, mine, theirs, use_reentrant=False) for mine, theirs in pieces) / rows.sum()
+
+
+def _writes(model: Any) -> bool:
+    """Whether it is a causal language model, whose logits are those of its head on the last states."""
+    return model.config.learned["causal"] and model.get_output_embeddings() is not None
 
 
 def hidden_error(out: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -112,11 +148,6 @@ def mean_state(hidden: Tensor, mask: Tensor) -> Tensor:
     """The mean ``[B,C]`` of the tokens that are not padding."""
     weights = (mask != 0).to(torch.float32)[..., None]
     return (hidden.float() * weights).sum(1) / weights.sum(1)
-
-
-def _output(result: Any) -> Any:
-    """Logits, or a tuple of the hidden states where a model has none."""
-    return result.logits if "logits" in result else (result.last_hidden_state,)
 
 
 def _adapted(model: nn.Module) -> list[tuple[str, Any]]:

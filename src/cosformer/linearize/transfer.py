@@ -4,12 +4,14 @@ The teacher is the model itself, so its inputs to each layer are the student's: 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cosformer.linearize.parallel import average_gradients
+from cosformer.hf.gated_window import GatedWindow
+from cosformer.linearize.parallel import average, average_gradients
 
 
 class TransferLayer(nn.Module):
@@ -18,28 +20,58 @@ class TransferLayer(nn.Module):
     def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
         super().__init__()
         self.teacher, self.student = teacher, student.requires_grad_(True)
-        self.optimizer = torch.optim.Adam(student.parameters(), betas=(0.9, 0.99))
-        self.rate, self.steps = 0.0, 0
+        # the weights of the gate's two masses start where they belong and learn slowly
+        slow = {"gate_far", "gate_near"}
+        groups = [
+            {"params": [p for name, p in student.named_parameters() if (name in slow) == is_slow], "scale": scale}
+            for is_slow, scale in ((False, 1.0), (True, 0.3))
+        ]
+        groups = [group for group in groups if group["params"]]
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99)) if groups else None
+        self.rate, self.steps, self.calibrates = 0.0, 0, False
         self.loss = math.nan
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    @property
+    def rotary(self) -> Any:
+        return getattr(self.student, "rotary", None)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         with torch.no_grad():
             target = self.teacher(q, k, v, key_mask)
-        if not self.steps:
-            self.loss = float(relative_error(self.student(q, k, v, key_mask), target, key_mask))
+        answer = self._answer(q, k, v, key_mask, positions)
+        if not self.steps or self.optimizer is None:
+            self.loss = float(relative_error(answer(), target, key_mask))
             return target
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+            group["lr"] = self.rate * group["scale"]
         for step in range(self.steps):
             with torch.enable_grad():
-                loss = relative_error(self.student(q, k, v, key_mask), target, key_mask)
+                loss = relative_error(answer(), target, key_mask)
                 loss.backward()
             average_gradients(self.student)
+            nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
             if step == 0:  # of rows that the maps have not seen
                 self.loss = float(loss)
         return target
+
+    def _answer(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, positions: Tensor | None
+    ) -> Callable[[], Tensor]:
+        """The student's output as often as it is asked for; what it does not learn is computed once."""
+        student: Any = self.student
+        if not isinstance(student, GatedWindow):
+            given = {} if positions is None else {"positions": positions}
+            return lambda: student(q, k, v, key_mask, **given)
+        with torch.no_grad():
+            near = student.near(q, k, v, None, key_mask, positions)
+        if self.calibrates:
+            student.calibrate(q, k, key_mask, near)
+            average(student.gate_bias.data)
+        return lambda: student.add_far(near)[0]
 
 
 def relative_error(out: Tensor, target: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -60,11 +92,18 @@ def schedule(update: int, updates: int) -> float:
 
 
 def transfer_update(
-    model: Any, layers: dict[str, TransferLayer], ids: Tensor, mask: Tensor, *, rate: float = 0.0, steps: int = 0
+    model: Any,
+    layers: dict[str, TransferLayer],
+    ids: Tensor,
+    mask: Tensor,
+    *,
+    rate: float = 0.0,
+    steps: int = 0,
+    calibrates: bool = False,
 ) -> list[float]:
-    """One pass over ``ids [B,N]``, ``steps`` of every layer; the layers' losses before them."""
+    """One pass over ``ids [B,N]``, ``steps`` of every layer; the layers' losses before them. ``calibrates``: gates first."""
     for layer in layers.values():
-        layer.rate, layer.steps = rate, steps
+        layer.rate, layer.steps, layer.calibrates = rate, steps, calibrates
     with torch.no_grad():
         model.base_model(input_ids=ids, attention_mask=mask, **no_cache(model))
     return [layer.loss for layer in layers.values()]
