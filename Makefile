@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz coverage sanitize gpu-table build-check docs pictures model lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz torture coverage sanitize gpu-table build-check docs pictures model lint types format clean
 
 install: $(STAMP)
 
@@ -68,6 +68,10 @@ FIRST ?= 0
 COUNT ?= 2000
 fuzz: install
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --first $(FIRST) --count $(COUNT)
+
+# processes killed, bytes flipped, commands at once, downloads, full disks, misuses: a tenth of the cases, or ALL=1; some minutes, or an hour
+torture: install
+	nice -n 19 env OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m torture --seed $(SEED) $(if $(ALL),--all)
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, of gcc and (where it is installed) of clang
 sanitize: install

@@ -23,6 +23,8 @@ BASE = {
     "home",
     "processor",
     "shipped",
+    "output_file",
+    "records_file",
     "plugins",
 }
 
@@ -67,6 +69,8 @@ AT_IMPORT: dict[str, set[str]] = {
     "extras": set(),
     "json_files": set(),
     "locks": set(),
+    "output_file": set(),
+    "records_file": set(),
     "terminal": set(),
     "suggest": set(),
     "renamed": set(),

@@ -140,6 +140,24 @@ def test_errors_become_exit_codes_and_one_line(error: BaseException, code: int, 
     assert len(captured.err.splitlines()) == 1 and str(error) in captured.err
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/there"), "cosformer check: /there: Permission denied"),
+        (OSError("the config file is no JSON"), "cosformer check: the config file is no JSON"),
+    ],
+)
+def test_what_the_system_or_a_file_forbids_is_one_line(error: OSError, said: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("cosformer.commands.check.run", failing(error))
+    assert cli.main(["check"]) == cli.EXIT_FAILED
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def test_two_double_dashes_are_refused(capsys) -> None:
+    assert cli.main(["convert", "--", "a", "--"]) == cli.EXIT_USAGE
+    assert "'--' may be given once" in capsys.readouterr().err
+
+
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch) -> None:
     monkeypatch.setattr("cosformer.commands.check.run", failing(AssertionError("ours")))
     with pytest.raises(AssertionError, match="ours"):

@@ -80,6 +80,9 @@ def main(argv: list[str] | None = None) -> int:
     if named in MOVED:
         print(f"cosformer: {MOVED[named]}", file=sys.stderr)
         return EXIT_USAGE
+    if argv.count("--") > 1:  # which argparse takes for an argument, as a list
+        print("cosformer: '--' may be given once", file=sys.stderr)
+        return EXIT_USAGE
     if named is not None and named not in COMMANDS:
         print(f"cosformer: {unknown('command', named, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
@@ -113,10 +116,11 @@ def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callab
         _silence()
         return EXIT_PIPE_CLOSED
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
-            raise
-        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
-        _silence()
+        what = f"{error.filename}" if error.filename is not None else "the output cannot be written"
+        # without a number it is not the system's: another library says in a sentence what is wrong with a file
+        print(f"{program}: {error if error.errno is None else f'{what}: {error.strerror}'}", file=sys.stderr)
+        if error.errno == errno.ENOSPC and error.filename is None:
+            _silence()
         return EXIT_FAILED
 
 

@@ -129,7 +129,7 @@ class TrainConfig:
     group_by_length: bool = False
     """fill each batch with rows of similar length, which saves padding"""
     micro_batch: int | None = None
-    """rows per forward pass; fewer need less memory (None: all)"""
+    """rows per forward pass (None: all)"""
     eval_batch: int = 32
     """rows per forward pass during evaluation"""
     eval_every: int = 1000

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cosformer.output_file import write_output
+
 
 def loads(text: str) -> Any:
     """``json.loads``, for which a text of a thousand brackets is an error like any other: a ValueError."""
@@ -53,4 +55,4 @@ def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    write_output(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

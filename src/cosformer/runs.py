@@ -19,6 +19,7 @@ from typing import Any
 from cosformer import machine
 from cosformer.experiment import EXPERIMENT_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Experiment, load_experiment
 from cosformer.json_files import read_lines, read_object, write_lines
+from cosformer.records_file import RecordsFile
 
 __all__ = [
     "NOT_RUN",
@@ -50,8 +51,9 @@ class Run:
     status: done or diverged; of a folder also running, stopped (asked to), killed (it says running, and its process is gone),
     failed or unknown. scores: by evaluation and metric, finite
     numbers only. baseline: by evaluation, the model that ignores its input. learned: by evaluation, whether the run beat it.
-    score: the metric that counts. From a folder only: path, experiment, info (run.json) and metrics (the readable lines of
-    metrics.jsonl by step, where a step logged again after a resume counts once).
+    score: the metric that counts. From a folder only: path, experiment, info (run.json), metrics (the readable lines of
+    metrics.jsonl by step, where a step logged again after a resume counts once) and altered (a sentence for each record that is
+    not as the run wrote it).
     """
 
     recipe: str
@@ -81,6 +83,7 @@ class Run:
     experiment: Experiment | None = None
     info: dict[str, Any] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
+    altered: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -130,7 +133,9 @@ class Run:
         return _rounded(said | self.extra)
 
 
-_LINE = [one.name for one in fields(Run) if one.name not in ("extra", "path", "experiment", "info", "metrics")]
+_LINE = [
+    one.name for one in fields(Run) if one.name not in ("extra", "path", "experiment", "info", "metrics", "altered")
+]
 
 
 def run_of_line(line: dict[str, Any]) -> Run:
@@ -171,7 +176,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         "note": experiment.note,
     }
     metrics = _read_metrics(path / METRICS_FILE, problems, required=result is not None)
-    run = Run(**given | own, path=path, experiment=experiment, info=info, metrics=metrics)
+    altered = tuple(RecordsFile(path).altered())
+    problems += altered
+    run = Run(**given | own, path=path, experiment=experiment, info=info, metrics=metrics, altered=altered)
     evaluated = next((line["name"] for line in metrics if line["kind"] == "eval"), "valid")
     return replace(run, train_loss=run.train_curve(), valid_loss=run.eval_curve(evaluated)), problems
 

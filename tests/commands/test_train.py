@@ -53,8 +53,8 @@ def engine(monkeypatch) -> dict[str, Any]:
         (run / "experiment.json").write_text(experiment.to_json())
         return answer()
 
-    def resume(run: Path, *, steps: int | None, sequence_parallel: int | None, quiet: bool) -> Any:
-        seen.update(call="resume", run=run, steps=steps, sequence_parallel=sequence_parallel, quiet=quiet)
+    def resume(run: Path, **options: Any) -> Any:
+        seen.update(call="resume", run=run, **options)
         return answer()
 
     def evaluate_run(run: Path, names: list[str] | None, which: str | None) -> Any:

@@ -269,10 +269,10 @@ def test_a_failed_write_leaves_the_old_page(results: Path, tmp_path: Path, monke
     write_report(out, [], results, tables)
     before = out.read_text()
 
-    def fail(self: Path, *args: object, **kwargs: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space left"):
         write_report(out, [], None, tables)
     assert out.read_text() == before and [path.name for path in out.parent.iterdir()] == ["report.html"]

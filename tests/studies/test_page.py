@@ -52,7 +52,7 @@ def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     assert "relu better than leaky_relu **not run**; leaky_relu better than identity **not run**." in first
     assert "not testable at this size" in first and "withdrawn" in first
     assert "20 of 172 runs are done (0.3 hours of one core)." in first and "Commits: abc123." in first
-    assert "Of 6 primary claims: 2 holds here, 4 not run." in first
+    assert "Of 6 primary claims: 2 hold here, 4 not run." in first
     assert rest.startswith("Effects") and text.index("images/effects.svg") < text.index("## Verdicts")
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
     assert "| cosformer better than relu | - | +0.199 (" in row and row.endswith("| **holds here** |")

@@ -13,6 +13,7 @@ from typing import Any
 
 from cosformer import machine, terminal
 from cosformer.bench.tables import listed
+from cosformer.output_file import write_output
 from cosformer.report.measurements import DIFFERENCE, Measurement, Results, read_results
 from cosformer.report.table import Table, insert
 
@@ -63,12 +64,12 @@ def measure(
         options = {**options, "attentions": _left(str(settings["attentions"]), found)}
     for m in measurements(**options):
         if save is not None and found and found[-1].attention != m.attention:
-            save.write_text(results().json(), encoding="utf-8")
+            write_output(save, results().json())
         found.append(m)
         terminal.status(m.what)
     terminal.status("")
     if save is not None:
-        save.write_text(results().json(), encoding="utf-8")
+        write_output(save, results().json())
     return results()
 
 
@@ -110,7 +111,7 @@ def show(results: Results, package: str, *, json: bool, markdown: bool, into: Pa
             )
         for marker, block in wanted.items():
             text = insert(text, marker, block)
-        into.write_text(text, encoding="utf-8")
+        write_output(into, text)
 
 
 def compare(old: Results, new: Results, tolerance: float, *, quietly: bool) -> int:

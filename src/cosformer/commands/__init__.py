@@ -15,6 +15,9 @@ def model_folder(name: str) -> str:
     best = Path(name) / "best"
     if not (best / "config.json").is_file():
         raise FileNotFoundError(f"the run {name} has no best weights yet; continue it with `cosformer resume {name}`")
+    from cosformer.train import checkpoints
+
+    checkpoints.refuse_damaged(best)
     return str(best)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cosformer.commands import numbers, positive
+from cosformer.output_file import check_output, write_output
 
 # of the results, not of the numbers
 _OUTPUT = ("command", "package", "bench", "quick", "json", "resume", "read", "markdown", "into", "compare", "tolerance")
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.read:
         results = read_results(args.read)
         if args.json not in (None, "-"):
-            Path(args.json).write_text(results.json(), encoding="utf-8")
+            write_output(args.json, results.json())
     else:
         results = _measure(args)
     runner.show(results, args.package, json=args.json == "-", markdown=args.markdown, into=args.into)
@@ -97,6 +98,8 @@ def _measure(args: argparse.Namespace) -> Any:
         words.append("--quick")
         quick = import_module(f"{args.package}.{name}").QUICK
     save = Path(args.json) if args.json not in (None, "-") else None
+    if save is not None:
+        check_output(save)
     return runner.measure(f"{args.package}.{name}", quick | given, words, program=program, save=save, resume=resume)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosformer.commands.options import free_value
 from cosformer.data import DATASETS, dataset_function, load_dataset
+from cosformer.output_file import open_output
 
 if TYPE_CHECKING:
     from cosformer.data import Dataset
@@ -128,7 +129,8 @@ def _show(args: argparse.Namespace) -> int:
     _print_histogram(part.tokens.lengths.tolist())
     if dataset.image_size is not None:
         sheet = args.sheet or Path(f"{args.name}.png")
-        _contact_sheet(dataset, split).save(sheet)
+        with open_output(sheet) as file:
+            _contact_sheet(dataset, split).save(file, sheet.suffix.removeprefix(".") or "png")
         print(f"\ncontact sheet of the first images: {sheet}")
         return 0
     if args.sheet is not None:

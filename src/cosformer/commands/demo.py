@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosformer import terminal
+from cosformer.output_file import write_output
 
 if TYPE_CHECKING:
     from cosformer.experiment import Experiment
@@ -146,7 +147,7 @@ def _show_speed(results: Path, threads: int) -> None:
     settings = {"repeats": 3, "backend": "auto", "batch": 1, "heads": HEADS, "channels": HEAD_DIM}
     about: dict[str, Any] = {"machine": machine.describe(threads), **machine.provenance(["demo"])}
     measured = Results(benchmark="attention", settings=settings, measurements=tuple(found), **about)
-    (results / "attention.json").write_text(measured.json(), encoding="utf-8")
+    write_output(results / "attention.json", measured.json())
     try:
         (chart,) = benchmark_charts(measured)
         print(f"The plot: {chart.save(results.parent)}\n")
@@ -293,4 +294,4 @@ def _show_report(folder: Path) -> None:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_output(path, json.dumps(document, indent=1) + "\n")

@@ -23,6 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="rows over K processes from here on, whatever it was before (default: as the run began)",
     )
+    parser.add_argument(
+        "--apply-changes",
+        action="store_true",
+        help="go on with what was edited in the run's experiment.json, and record it (default: refuse)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -31,5 +36,13 @@ def run(args: argparse.Namespace) -> int:
     load_experiment(args.run)  # says at once if this is no run
     from cosformer.train import resume
 
-    options = {"steps": args.steps, "sequence_parallel": args.sequence_parallel, "quiet": args.quiet}
-    return finish(lambda: resume(args.run, **options), args.run)
+    return finish(
+        lambda: resume(
+            args.run,
+            steps=args.steps,
+            sequence_parallel=args.sequence_parallel,
+            apply_changes=args.apply_changes,
+            quiet=args.quiet,
+        ),
+        args.run,
+    )

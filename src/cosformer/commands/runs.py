@@ -9,7 +9,17 @@ from typing import Any
 
 from cosformer.commands.train import RUNS
 from cosformer.recipes import RECIPES
-from cosformer.report.overview import differences, last_step, metric_of, saved_step, score_of, settings, shown, status
+from cosformer.report.overview import (
+    differences,
+    last_step,
+    marked,
+    metric_of,
+    saved_step,
+    score_of,
+    settings,
+    shown,
+    status,
+)
 from cosformer.runs import Run, find_runs, read_run, read_runs
 from cosformer.suggest import check_model_path, unknown
 from cosformer.terminal import number, table
@@ -71,6 +81,7 @@ def facts(run: Run) -> dict[str, Any]:
         "steps": run.experiment.train.steps,
         "status": status(run),
         "reason": run.reason,
+        "altered": list(run.altered),
         "score_name": run.info.get("score_name"),
         "best": best.get("score"),
         "best_step": best.get("step"),
@@ -134,7 +145,7 @@ def _row(run: Run, folders: Sequence[Path]) -> tuple[str, ...]:
     if not run.finished and values["steps_saved"] is not None:
         steps += f" (saved {values['steps_saved']})"
     best = "-" if values["best"] is None else f"{values['score_name']} {number(values['best'])}"
-    ending = status(run) if not run.reason else f"{status(run)} ({run.reason.splitlines()[0][:40]})"
+    ending = marked(run) if not run.reason else f"{marked(run)} ({run.reason.splitlines()[0][:40]})"
     said = [f"{name} {shown(value)}" for name, value in values["changed"].items()]
     more = [f"{len(said) - _SHOWN} more"] if len(said) > _SHOWN else []  # --json has them all
     changed = ", ".join([*said[:_SHOWN], *more]) or "-"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosformer.commands.generate import load
+from cosformer.output_file import open_output, write_output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,14 +92,14 @@ def _write_svg(path: Path, title: str, weights: Any, tokens: list[str], layers: 
     panels = _panels(weights, layers, heads)
     look = {"tokens": tokens, "columns": _COLUMNS, "ends": ("0", "largest of the panel")}
     figure = heat_maps(panels, name=path.stem, title=title, caption=title, **look)
-    path.write_bytes(figure.data)
+    write_output(path, figure.data)
 
 
 def _write_png(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
     from cosformer.report.heat_maps import as_png
 
     columns = min(len(heads), 8)
-    path.write_bytes(as_png(_panels(weights, layers, heads), title=title, tokens=tokens, columns=columns))
+    write_output(path, as_png(_panels(weights, layers, heads), title=title, tokens=tokens, columns=columns))
 
 
 def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
@@ -113,7 +114,8 @@ def _write_html(path: Path, title: str, weights: Any, tokens: list[str], layers:
 def _write_npz(path: Path, title: str, weights: Any, tokens: list[str], layers: list[int], heads: list[int]) -> None:
     import numpy as np
 
-    np.savez_compressed(path, weights=np.stack([weights[i][heads] for i in layers]), tokens=np.array(tokens))
+    with open_output(path) as file:
+        np.savez_compressed(file, weights=np.stack([weights[i][heads] for i in layers]), tokens=np.array(tokens))
 
 
 _WRITERS = {".html": _write_html, ".svg": _write_svg, ".png": _write_png, ".npz": _write_npz}

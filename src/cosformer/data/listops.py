@@ -14,6 +14,7 @@ from cosformer.data.dataset import Dataset, Description, Writer
 from cosformer.data.download import locate
 from cosformer.data.listops_trees import BENCHMARK, CLOSE, OPERATORS, Rules, generate
 from cosformer.data.vocabulary import Words
+from cosformer.output_file import open_output
 from cosformer.terminal import progress_bar
 
 TOKENS = ("<pad>", *OPERATORS, "]", *"0123456789")
@@ -117,9 +118,9 @@ def _close(open_lists: list[list[str]], *bracket: str) -> None:
 
 def write_tsv(path: Path, rows: Iterable[tuple[np.ndarray, int]]) -> None:
     """Write rows in the official form (header ``Source``, ``Target``)."""
-    with open(path, "w", encoding="ascii", newline="") as file:
-        file.write("Source\tTarget\r\n")
-        file.writelines(f"{to_text(tokens)}\t{label}\r\n" for tokens, label in rows)
+    with open_output(path) as file:
+        file.write(b"Source\tTarget\r\n")
+        file.writelines(f"{to_text(tokens)}\t{label}\r\n".encode("ascii") for tokens, label in rows)
 
 
 def write_official(dataset: Dataset, folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from cosformer.data.parallel import in_order
 from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, SIZE, Images, draw
 from cosformer.data.vocabulary import Pixels
 from cosformer.extras import require
+from cosformer.output_file import write_output
 from cosformer.terminal import progress_bar
 
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
@@ -113,7 +114,7 @@ def write_official(dataset: Dataset, folder: Path) -> list[Path]:
             image.fromarray(np.array(pixels.reshape(SIZE, SIZE))).save(root / "imgs" / "0" / f"sample_{n}.png")
             lines.append(f"imgs/0 sample_{n}.png {n} {label} 1.0 {paddles} {paddles // 3} {LENGTH} 0.5 {MARGIN} 1\n")
     metadata = root / "metadata" / "0.npy"
-    metadata.write_text("".join(lines), encoding="ascii")
+    write_output(metadata, "".join(lines))
     return [metadata]
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from cosformer.output_file import open_output
 from cosformer.prediction.model import Predictor
-from cosformer.prediction.output import row_writer, whole_file
+from cosformer.prediction.output import row_writer
 from cosformer.prediction.readers import Bad, Text
 from cosformer.prediction.rows import Row, Table, encoding_problem, form_of, open_table, text_column
 from cosformer.terminal import progress_bar
@@ -56,7 +57,7 @@ def predict_file(
         # a column that the header lacks has a place among JSON lines alone
         known = None if only or out_form == "jsonl" else columns.keys()
         rows = _read(table, column, second, known)
-        with whole_file(out) as file, progress_bar("predict", None) as bar:
+        with open_output(out) as file, progress_bar("predict", None) as bar:
             writer = row_writer(out_form, file, columns | predictor.columns, table.schema)
             pending: list[dict[str, Any]] = []
             count = 0

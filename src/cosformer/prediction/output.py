@@ -1,19 +1,13 @@
-"""Where rows go: a file that is there whole or not at all, or a stream; as CSV, JSON lines or parquet."""
+"""Where rows go: as CSV, JSON lines or parquet."""
 
 import csv
 import io
 import json
-import os
-import platform
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import IO, Any, Protocol
 
-from cosformer import machine
 from cosformer.extras import require
-from cosformer.prediction.rows import DELIMITERS, STANDARD
+from cosformer.prediction.rows import DELIMITERS
 
 
 class RowWriter(Protocol):
@@ -22,43 +16,6 @@ class RowWriter(Protocol):
     def write(self, rows: Sequence[dict[str, Any]]) -> None: ...
 
     def close(self) -> None: ...
-
-
-@contextmanager
-def whole_file(path: str) -> Iterator[IO[bytes]]:
-    """A stream whose contents become the file ``path`` at the end, all of them or, after an error or a kill, none.
-
-    What is no plain file, as a device or a pipe, and ``-``, standard output, are written to directly.
-    """
-    if path == STANDARD:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    place = Path(path)
-    if place.exists() and not place.is_file():
-        if place.is_dir():
-            raise ValueError(f"{path} is a folder; name a file in it")
-        with open(place, "wb") as file:
-            yield file
-        return
-    place = place.resolve()  # a link stays one
-    if not place.parent.is_dir():
-        raise FileNotFoundError(f"the folder {place.parent} does not exist; make it first")
-    start, end = f".{place.name}.{platform.node()}-", ".part"
-    for old in place.parent.iterdir():  # what a killed process left behind
-        pid = old.name.removeprefix(start).removesuffix(end)
-        mark = {"pid": int(pid), "host": platform.node()} if old.name == f"{start}{pid}{end}" and pid.isdigit() else {}
-        if machine.is_alive(mark) is False:
-            old.unlink(missing_ok=True)
-    part = place.with_name(f"{start}{os.getpid()}{end}")
-    try:
-        with open(part, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, place)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def row_writer(form: str, file: IO[bytes], columns: dict[str, type], schema: Any = None) -> RowWriter:

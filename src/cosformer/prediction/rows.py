@@ -15,9 +15,9 @@ from cosformer.data import arrays, fasta
 from cosformer.data.own_files import own_files
 from cosformer.data.series import unlabelled
 from cosformer.extras import require
+from cosformer.output_file import STANDARD
 from cosformer.suggest import unknown
 
-STANDARD = "-"
 # ending -> form
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
 FORMS |= dict.fromkeys(fasta.ENDINGS, "fasta") | dict.fromkeys(arrays.ENDINGS, "arrays")

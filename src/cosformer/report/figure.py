@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosformer.extras import require
+from cosformer.output_file import write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -62,7 +63,7 @@ class Figure:
         """Write it as ``folder/name.kind``."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.{self.kind}"
-        path.write_bytes(self.data)
+        write_output(path, self.data)
         return path
 
 

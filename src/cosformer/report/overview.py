@@ -15,6 +15,7 @@ __all__ = [
     "differences",
     "grouped",
     "is_sensible",
+    "marked",
     "metric_of",
     "reads_words",
     "score_of",
@@ -37,6 +38,11 @@ _SENSIBLE = 1000.0  # perplexity of a word from which on a model has not learned
 def status(run: Run) -> str:
     """finished, diverged, running, stopped, killed, failed or unknown."""
     return "diverged" if run.diverged else "finished" if run.status == "done" else run.status
+
+
+def marked(run: Run) -> str:
+    """The status, and whether a record of the run is not as the run wrote it."""
+    return f"{status(run)}, altered" if run.altered else status(run)
 
 
 def last_step(run: Run) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,12 +11,13 @@ from typing import Any
 from cosformer._version import __version__
 from cosformer.extras import MissingExtra
 from cosformer.json_files import read_object
+from cosformer.output_file import write_output
 from cosformer.report import overview
 from cosformer.report.charts import benchmark_charts, loss_curves
 from cosformer.report.figure import Figure
 from cosformer.report.heat_maps import MAPS_FILE, layer_maps
 from cosformer.report.measurements import Results, number, results_of
-from cosformer.report.overview import Metric, metric_of, score_of, shown, status
+from cosformer.report.overview import Metric, marked, metric_of, score_of, shown, status
 from cosformer.report.table import Table
 from cosformer.runs import Run, Sample, find_runs, read_runs, with_error
 
@@ -122,12 +122,7 @@ def write_page(out: Path, title: str, **content: Any) -> None:
     jinja = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = jinja.get_template("page.html.jinja").render(title=title, **content)
     out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_output(out, text)
 
 
 def _documents(folder: Path | None, problems: Problems) -> tuple[dict[str, Results], dict[str, dict[str, Any]]]:
@@ -292,7 +287,7 @@ def _run_table(chosen: Sequence[Run]) -> tuple[list[str], list[list[Any]], str]:
             *settings,
             f"{run.seed}",
             (said, score),
-            status(run),
+            marked(run),
             _updates(run),
             (minutes, run.seconds),
         ]
@@ -313,7 +308,7 @@ def _broken_row(run: Run) -> list[str]:
     saved = overview.saved_step(run)
     reason = " ".join((run.reason or "it does not say why").split())
     on_disk = "no checkpoint" if saved is None else f"checkpoint {saved:,}"
-    which = [run.name, run.recipe, run.attention, f"{run.seed}", status(run)]
+    which = [run.name, run.recipe, run.attention, f"{run.seed}", marked(run)]
     return [*which, f"{_updates(run)[0]}, {on_disk}", reason if len(reason) <= 90 else f"{reason[:89]}…"]
 
 
@@ -326,7 +321,7 @@ def _whole(run: Run) -> dict[str, Any]:
         "command": run.command,
         "notes": [
             *filter(
-                None, [", ".join(filter(None, where)), f"{status(run)}: {run.reason}" if run.reason else "", run.note]
+                None, [", ".join(filter(None, where)), f"{marked(run)}: {run.reason}" if run.reason else "", run.note]
             )
         ],
         "scores": [

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosformer import terminal
+from cosformer.output_file import write_output
 
 __all__ = [
     "Table",
@@ -50,4 +51,4 @@ def insert(text: str, name: str, block: str) -> str:
 
 def insert_into(path: Path, name: str, block: str) -> None:
     """:func:`insert` in the file ``path``."""
-    path.write_text(insert(path.read_text(encoding="utf-8"), name, block), encoding="utf-8")
+    write_output(path, insert(path.read_text(encoding="utf-8"), name, block))

@@ -11,8 +11,8 @@ from cosformer._version import __version__
 from cosformer.experiment import Experiment
 from cosformer.models.card import model_card
 from cosformer.models.config import AUTO_CLASSES
+from cosformer.output_file import write_output
 from cosformer.tasks.base import Task
-from cosformer.train.checkpoints import write_atomically
 
 CARD_FILE = "README.md"
 _PIPELINES = {
@@ -42,7 +42,7 @@ def write_run_card(
     title = f"{experiment.recipe}: {data} with {experiment.model.attention} attention"
     limits = "Intended use, licence of the data and limits: not stated. Fill this in before sharing the model."
     card = model_card(title, "\n\n".join(parts), auto_class, "linear-attention", missing=limits)
-    write_atomically(folder / CARD_FILE, str(card))
+    write_output(folder / CARD_FILE, str(card))
 
 
 def _facts(experiment: Experiment, task: Task, parameters: int) -> list[list[str]]:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from cosformer import json_files
+from cosformer.output_file import write_output
 
 MANIFEST = "complete.json"
 _FOR_PEOPLE = "README.md"  # the model card: whoever edits it does no damage
@@ -28,7 +29,7 @@ def seal(checkpoint: Path) -> None:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[str(path.relative_to(checkpoint))] = {"size": path.stat().st_size, "sha256": digest}
-    write_atomically(checkpoint / MANIFEST, json.dumps(files, indent=1))
+    write_output(checkpoint / MANIFEST, json.dumps(files, indent=1))
 
 
 def is_whole(checkpoint: Path) -> bool:
@@ -37,6 +38,15 @@ def is_whole(checkpoint: Path) -> bool:
         return all((checkpoint / name).stat().st_size == size for name, (size, _) in _manifest(checkpoint).items())
     except (OSError, ValueError):
         return False
+
+
+def refuse_damaged(folder: Path) -> None:
+    """Raise ValueError where the best weights in ``folder`` are not as they were written."""
+    # runs of earlier versions have no manifest there, and models of others neither
+    if (folder / MANIFEST).exists() and (problem := damage(folder)):
+        raise ValueError(
+            f"{problem}; use the run's last weights (--weights last, where there is that option), or train it again"
+        )
 
 
 def damage(checkpoint: Path) -> str:
@@ -105,16 +115,6 @@ def prune(folder: Path, keep: int) -> None:
         # without its manifest first: a removal cut short must not look whole
         (checkpoint / MANIFEST).unlink()
         shutil.rmtree(checkpoint)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole new text or the old file, whatever happens in between."""
-    fresh = path.with_name(path.name + ".new")
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def replace_folder(fresh: Path, place: Path) -> None:

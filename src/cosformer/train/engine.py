@@ -16,8 +16,9 @@ from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 
 from cosformer import json_files
-from cosformer.experiment import Experiment
+from cosformer.experiment import METRICS_FILE, Experiment
 from cosformer.models.windows import backward_in_windows
+from cosformer.records_file import RecordsFile
 from cosformer.tasks.base import Task
 from cosformer.train import checkpoints, mesh
 from cosformer.train.arguments import arguments
@@ -25,7 +26,7 @@ from cosformer.train.card import write_run_card
 from cosformer.train.diagnostics import Diagnostics, first_bad
 from cosformer.train.metrics import Metrics
 from cosformer.train.nag import NAG
-from cosformer.train.schedules import schedule
+from cosformer.train.schedules import schedule, set_rates
 from cosformer.train.vocabulary import save_vocabulary
 
 COUNTERS_FILE = "counters.json"
@@ -57,7 +58,8 @@ class Engine(Trainer):
         self.mesh.seed(experiment.train.seed)
         self.remove_callback(PrinterCallback)  # we have a progress bar of our own
         self.experiment, self.task, self.run = experiment, task, run
-        self.metrics = Metrics(run, write=self.is_world_process_zero())
+        self.records = RecordsFile(run)
+        self.metrics = Metrics(run, self.records, write=self.is_world_process_zero())
         self.args.metric_for_best_model = task.score
         self.args.greater_is_better = task.higher_is_better
         self.seconds = 0.0  # of training before this process took over
@@ -109,6 +111,12 @@ class Engine(Trainer):
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule(self.experiment.train))  # pyright: ignore[reportArgumentType]
             self._created_lr_scheduler = True
         return self.lr_scheduler  # pyright: ignore[reportReturnType]
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Those of the checkpoint, with the rates of the experiment, which may have been changed since."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            set_rates(self.optimizer, self.lr_scheduler, self.experiment.train)
 
     # --- one update
 
@@ -199,16 +207,21 @@ class Engine(Trainer):
             "tokens": self.tokens,
             "tokens_per_second": tokens / max(now - self._logged_at, 1e-9),
         }
-        self.metrics.add(kind="train", step=step, **values, seconds=self.elapsed())
+        self._note(kind="train", **values, seconds=self.elapsed())
         if self.diagnostics is not None:
             layers = self.diagnostics.read()
-            self.metrics.add(kind="diagnostics", step=step, layers=layers)
+            self._note(kind="diagnostics", layers=layers)
             for layer in layers:
                 values |= {f"layer{layer['layer']}/{k}": v for k, v in layer.items() if k != "layer" and v is not None}
         self.log(values)
         self._loss.zero_()
         self._updates = self._new_tokens = 0
         self._logged_at = now
+
+    def _note(self, *, kind: str, **values: Any) -> None:
+        """A line of metrics.jsonl."""
+        with self._fail_cleanly_on_write_error(METRICS_FILE):
+            self.metrics.add(kind=kind, step=self.state.global_step, **values)
 
     # --- scores
 
@@ -217,9 +230,7 @@ class Engine(Trainer):
         started = time.monotonic()
         name = self.task.selection
         scores = self.score(name)
-        self.metrics.add(
-            kind="eval", step=self.state.global_step, name=name, scores=scores, seconds=time.monotonic() - started
-        )
+        self._note(kind="eval", name=name, scores=scores, seconds=time.monotonic() - started)
         found = {f"eval_{key}": value for key, value in scores.items()}
         self.log(dict(found))
         best = self.state.best_metric

@@ -1,30 +1,42 @@
 """``metrics.jsonl``: one JSON object a line, cut back to the checkpoint from which a run is resumed."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from cosformer import json_files
 from cosformer.experiment import METRICS_FILE
-from cosformer.train.checkpoints import write_atomically
+from cosformer.records_file import RecordsFile
 
 
 class Metrics:
-    """Appends lines to the file of ``run``; ``write=False`` (other processes than the first) does nothing."""
+    """Appends lines to the file of ``run`` and notes its hash; ``write=False`` (other processes than the first) does nothing."""
 
-    def __init__(self, run: Path, *, write: bool = True) -> None:
+    def __init__(self, run: Path, records: RecordsFile | None = None, *, write: bool = True) -> None:
         self.path, self.write = run / METRICS_FILE, write
+        self.records = records or RecordsFile(run)
+        self._begin()
 
     def add(self, **values: Any) -> None:
         if self.write:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+            line = (json.dumps(values) + "\n").encode()
+            with open(self.path, "ab") as file:
+                file.write(line)
+            self._hash.update(line)
+            self._size += len(line)
+            self.records.grown(METRICS_FILE, self._size, self._hash.hexdigest())
 
     def cut(self, step: int) -> None:
         """Drop what was written after update ``step``, and a last line that was cut short."""
         if self.write and self.path.exists():
             kept = [line for line in read_lines(self.path) if line["step"] <= step]
-            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            self.records.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept))
+            self._begin()
+
+    def _begin(self) -> None:
+        content = self.path.read_bytes() if self.write and self.path.exists() else b""
+        self._size, self._hash = len(content), hashlib.sha256(content)
 
     def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
         """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""

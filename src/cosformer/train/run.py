@@ -1,5 +1,6 @@
 """A run: a folder that holds its experiment, its metrics, its checkpoints and, at the end, its result."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -21,9 +22,10 @@ from cosformer.experiment import EXPERIMENT_FILE, LOCK_FILE, RESULT_FILE, RUN_FI
 from cosformer.extras import require
 from cosformer.json_files import read_object
 from cosformer.locks import locked
+from cosformer.records_file import RecordsFile
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Baseline, Task
-from cosformer.train import checkpoints
+from cosformer.train import checkpoints, settings
 from cosformer.train.callbacks import Progress, StartsAt, StopOnSignal, Wait
 from cosformer.train.engine import Engine, TrainingFailed, score, unreadable
 from cosformer.train.mesh import Scored
@@ -50,7 +52,7 @@ def train(
     with _in_use(run):
         _refuse_existing(run)  # another process may have begun it while we prepared the data
         if _first_process():
-            checkpoints.write_atomically(run / EXPERIMENT_FILE, experiment.to_json())
+            settings.begin(run, experiment)
         return _train_and_score(experiment, task, model, run, None, quiet, wait)
 
 
@@ -67,20 +69,30 @@ def _in_use(run: Path) -> AbstractContextManager[None]:
 
 
 def resume(
-    run: Path, *, steps: int | None = None, sequence_parallel: int | None = None, quiet: bool = False
+    run: Path,
+    *,
+    steps: int | None = None,
+    sequence_parallel: int | None = None,
+    apply_changes: bool = False,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Continue from the last complete checkpoint: the result is that of a run that was never stopped.
 
     ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`. ``sequence_parallel``: with
     rows over so many processes instead; checkpoints are the same for any number, and results but for rounding and dropout.
+    ``apply_changes``: go on with what was edited in ``experiment.json``, which is refused otherwise, and record it.
     """
     load_experiment(run)  # says at once if this is no run
-    if steps is None and (result := _result(run)):
+    if apply_changes and steps is None and (run / RESULT_FILE).exists():
+        raise ValueError(f"{run} has finished, and changes apply to updates to come; give --steps N, too")
+    if steps is None and not RecordsFile(run).edited() and (result := _result(run)):
         return result
     with _in_use(run):
-        if steps is not None:
-            lengthen(run, steps)
+        if _first_process():
+            settings.check(run, apply_changes=apply_changes)
         experiment = load_experiment(run)
+        if steps is not None:
+            experiment = lengthen(run, steps)
         if sequence_parallel is not None:
             experiment = replace(experiment, train=replace(experiment.train, sequence_parallel=sequence_parallel))
         if result := _result(run):
@@ -92,6 +104,7 @@ def resume(
         if (run / RESULT_FILE).exists() and _first_process():
             begin = "its first update" if checkpoint is None else checkpoint.name
             print(f"{_damaged_result(run)}; it is made again from {begin} on", file=sys.stderr)
+            RecordsFile(run).write(RESULT_FILE, None)
         return _train_and_score(experiment, task, model, run, checkpoint, quiet)
 
 
@@ -106,6 +119,8 @@ def _damaged_result(run: Path) -> str:
     result = read_object(run / RESULT_FILE, problems, required=False)
     if result is None:
         return "".join(problems)
+    if altered := RecordsFile(run).disagreement(RESULT_FILE):
+        return altered
     scores = result.get("scores")
     if not (isinstance(scores, dict) and scores and all(isinstance(one, dict) for one in scores.values())):
         return f"{run / RESULT_FILE} holds no scores"
@@ -115,33 +130,38 @@ def _damaged_result(run: Path) -> str:
     return f"{run / RESULT_FILE} has no {bad[0]} that can be read" if bad else ""
 
 
-def lengthen(run: Path, steps: int) -> None:
-    """Give the run ``steps`` updates in all. From its last checkpoint on the learning rate is that of a run of so many updates:
+def lengthen(run: Path, steps: int) -> Experiment:
+    """Give the run ``steps`` updates in all; returns its experiment. From its last checkpoint on the learning rate is that of a run of so many updates:
     where it had fallen to its end it rises again, so the result is not that of a run of ``steps`` updates from the start.
     The result that is there is kept as ``result-STEPS.json``."""
     experiment = load_experiment(run)
     before = experiment.train.steps
+    longer = replace(experiment, train=replace(experiment.train, steps=steps))
+    if not _first_process():  # the first may have written it already
+        return longer
     if steps <= before:
         raise ValueError(f"{run} has {before:,} updates; --steps {steps:,} is no more than that")
-    if not _first_process():
-        return
     last = checkpoints.newest(run / "checkpoints")[0]
     done = 0 if last is None else checkpoints.step_of(last)
-    longer = replace(experiment, train=replace(experiment.train, steps=steps))
     rates = [x.train.lr * schedule(x.train)(done) for x in (experiment, longer)]
     print(
         f"{run}: on from update {done:,} to {steps:,}, with the '{experiment.train.schedule}' schedule of {steps:,} updates: the"
         f" learning rate there is {rates[1]:.3g} (it was {rates[0]:.3g})",
         file=sys.stderr,
     )
+    records = RecordsFile(run)
     if (run / RESULT_FILE).exists():
-        (run / RESULT_FILE).replace(run / f"result-{before}.json")
-    checkpoints.write_atomically(run / EXPERIMENT_FILE, longer.to_json())
+        records.write(f"result-{before}.json", (run / RESULT_FILE).read_text(encoding="utf-8"))
+        records.write(RESULT_FILE, None)
+    settings.change(run, longer, done)
+    return longer
 
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
     """Scores of the run's model by evaluation name; by default those that a run makes at its end."""
     experiment = load_experiment(run)
+    if edited := RecordsFile(run).edited():
+        print(f"{edited}; the scores are those of the edited settings", file=sys.stderr)
     _set_threads(experiment)
     task = build_task(experiment)
     model: Any = load_model(run, which or SCORED_WEIGHTS)
@@ -163,9 +183,7 @@ def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
     load_experiment(run)
     if which == "best":
         place = run / "best"
-        # runs of earlier versions have no manifest there
-        if (place / checkpoints.MANIFEST).exists() and (problem := checkpoints.damage(place)):
-            raise ValueError(f"{problem}; score the last weights instead (--weights last), or train the run again")
+        checkpoints.refuse_damaged(place)
     elif which == "last":
         place = _newest(run)
     else:
@@ -226,7 +244,8 @@ def _train_and_score(
             return record.write("stopped", f"{stop.received} at update {engine.state.global_step}")
         return _finish(engine, task, record)
     except (Exception, KeyboardInterrupt) as error:
-        record.write("failed", str(error) or type(error).__name__)
+        with contextlib.suppress(OSError):  # a full disk: the run is then taken for a killed one
+            record.write("failed", str(error) or type(error).__name__)
         raise
     finally:
         if bar is not None:
@@ -267,7 +286,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         **record.facts(),
     }
     if engine.is_world_process_zero():
-        checkpoints.write_atomically(engine.run / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        engine.records.write(RESULT_FILE, json.dumps(result, indent=1) + "\n")
         best = engine.metrics.best(task.score, task.selection, task.higher_is_better)
         engine.write_card(engine.run / "best", best, result)
     record.write("done")
@@ -294,7 +313,8 @@ class _Record:
         path = engine.run / RUN_FILE
         problems: list[str] = []
         before = read_object(path, problems, required=False) or {}
-        if isinstance(before.get("started"), str):
+        problems += [altered] if before and (altered := engine.records.disagreement(RUN_FILE)) else []
+        if isinstance(before.get("started"), str) and not problems:
             self.started = before["started"]
         elif path.exists() and engine.is_world_process_zero():
             problem = problems[0] if problems else f"{path} does not say when the run began"
@@ -307,6 +327,7 @@ class _Record:
             "seconds": round(engine.elapsed(), 2),
             "cpu_seconds": round(engine.cpu_elapsed(), 2),
             "processes": engine.args.world_size,
+            **({"changes": engine.records.changes} if engine.records.changes else {}),
             **self.ran_on,
         }
 
@@ -324,7 +345,7 @@ class _Record:
             **self.facts(),
         }
         if engine.is_world_process_zero():
-            checkpoints.write_atomically(engine.run / RUN_FILE, json.dumps(values, indent=1) + "\n")
+            engine.records.write(RUN_FILE, json.dumps(values, indent=1) + "\n")
         return values
 
 

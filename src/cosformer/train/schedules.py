@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from cosformer.experiment import TrainConfig
 
@@ -37,3 +38,15 @@ def _cosine_cycles(done: int, period: int, floor: float) -> float:
         done, period, cycle = done - period, int(period * CYCLE_GROWTH), cycle + 1
     shrink = CYCLE_SHRINK**cycle
     return shrink * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done / period)))
+
+
+def set_rates(optimizer: Any, scheduler: Any, train: TrainConfig) -> None:
+    """Give an optimizer and its ``LambdaLR``, both loaded from a checkpoint, what ``train`` says: the same if nothing changed."""
+    scheduler.base_lrs = [train.lr for _ in scheduler.base_lrs]
+    for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group |= {"initial_lr": train.lr, "lr": train.lr * factor(scheduler.last_epoch)}
+        group["weight_decay"] = train.weight_decay
+        if train.optimizer == "nag":
+            group["momentum"] = train.momentum
+        else:
+            group |= {"betas": (train.beta1, train.beta2), "eps": train.eps}

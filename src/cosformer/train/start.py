@@ -11,6 +11,7 @@ from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
 from cosformer.tasks.base import ARCHITECTURE, Task
+from cosformer.train import checkpoints
 
 # the data decides these for a fresh model; a body that has learned them keeps its own
 _LEARNED = ("vocab_size", "max_position_embeddings", "position_offset")
@@ -52,6 +53,7 @@ def resolve(start: str) -> str:
         best = folder / "best"
         if not best.is_dir():
             raise FileNotFoundError(f"the run {start} has no best weights yet; let it reach its first evaluation")
+        checkpoints.refuse_damaged(best)
         return str(best)
     return start
 
