@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,7 +50,7 @@ def main() -> int:
 
 def rates(causal: bool, length: int) -> torch.Tensor:
     """The rates of ``multiscale`` for these heads."""
-    sizes = {"num_heads": HEADS, "head_dim": CHANNELS, "max_len": length}
+    sizes: dict[str, Any] = {"num_heads": HEADS, "head_dim": CHANNELS, "max_len": length}
     return build_attention("multiscale", **sizes, causal=causal).rates  # pyright: ignore
 
 

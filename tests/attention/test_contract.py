@@ -41,6 +41,7 @@ SAME_VALUE_DIM = {("longformer", 2)}
 NO_PROMISE: dict[str, dict[str, str]] = {
     "padding": {"bigbird": "its last block is the last of the tensor, padded or not"},
     "one key": {
+        "multiscale": "rows whose sum has decayed below eps fade to zero",
         "linformer": "weights go to mixtures of keys and need not sum to one",
         "nystrom": "a product of three matrices, whose rows need not sum to one",
         "rotary_linear": "only the numerator is rotated",
@@ -340,8 +341,11 @@ def test_keys_of_another_length_raise(case: Case, causal: bool) -> None:
 def test_sizes_it_was_not_built_for_raise(case: Case, causal: bool) -> None:
     attn = case.build(causal)
     q, k, v = case.inputs(20)
-    with pytest.raises(ValueError, match=f"max_len={MAX_LEN}"):
-        attn(*case.inputs(MAX_LEN + 1))
+    if attn.bounded:
+        with pytest.raises(ValueError, match=f"max_len={MAX_LEN}"):
+            attn(*case.inputs(MAX_LEN + 1))
+    else:
+        assert attn(*case.inputs(MAX_LEN + 1)).isfinite().all()
     with pytest.raises(ValueError, match="head_dim"):
         attn(q[..., :-1], k[..., :-1], v)
     with pytest.raises(ValueError, match="q has shape"):

@@ -1,9 +1,9 @@
 """Multi-scale cosFormer: ReLU features whose channels forget at different, fixed rates."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,9 +57,13 @@ class Multiscale(Attention):
         if scales < 1 or head_dim % scales:
             raise ValueError(f"scales={scales} does not divide head_dim={head_dim}; each scale has as many channels")
         if not causal and scales % 2:
-            raise ValueError(f"scales={scales} with causal=False: half of them look left, half right; use an even number")
+            raise ValueError(
+                f"scales={scales} with causal=False: half of them look left, half right; use an even number"
+            )
         if not 0 <= slowest <= fastest <= 4:
-            raise ValueError(f"slowest={slowest}, fastest={fastest}; rates per token satisfy 0 <= slowest <= fastest <= 4")
+            raise ValueError(
+                f"slowest={slowest}, fastest={fastest}; rates per token satisfy 0 <= slowest <= fastest <= 4"
+            )
         check_backend(backend)
         self.bounded = cosine
         self.scales, self.fastest, self.slowest = scales, fastest, slowest
@@ -74,19 +78,25 @@ class Multiscale(Attention):
         """float64 ``[H, D]``, the channels of a group side by side."""
         groups = self.scales if self.causal else self.scales // 2
         count = self.num_heads * groups
-        if count == 1 or not self.slowest:  # a rate of 0 has no logarithm
-            rates = np.linspace(self.fastest, self.slowest, count)
-        else:
-            rates = np.geomspace(self.fastest, self.slowest, count)
-        by_head = rates.reshape(groups, self.num_heads).T
+        options: dict[str, Any] = {"steps": count, "dtype": torch.float64, "device": "cpu"}
+        if self.slowest:
+            rates = torch.logspace(math.log10(self.fastest), math.log10(self.slowest), **options)
+        else:  # a rate of 0 has no logarithm
+            rates = torch.linspace(self.fastest, 0, **options)
+        by_head = rates.view(groups, self.num_heads).T
         if not self.causal:
-            by_head = np.concatenate([by_head, by_head], axis=1)
-        return torch.from_numpy(by_head.repeat(self.head_dim // self.scales, axis=1))
+            by_head = torch.cat([by_head, by_head], dim=1)
+        rates = by_head.repeat_interleave(self.head_dim // self.scales, dim=1)
+        return rates.to(torch.get_default_device())  # which may be the meta device
+
+    def reset_buffers(self) -> None:
+        """Make the rates again, for whoever builds a model without values and fills it later."""
+        self.rates = self._make_rates().to(self.rates.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As ``nn.Module``; the rates follow the device, are made again after the meta device, and stay in float64."""
         super()._apply(fn, recurse)
-        self.rates = self._make_rates().to(self.rates.device)
+        self.reset_buffers()
         return self
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:

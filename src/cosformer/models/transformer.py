@@ -103,9 +103,8 @@ class CosformerModel(CosformerPreTrainedModel):
     @property
     def bounded(self) -> bool:
         """Whether input longer than ``max_position_embeddings`` is refused: by learned positions, or by an attention."""
-        return self.config.position_embedding_type == "learned" or any(
-            layer.attention.attention.bounded for layer in self.layers  # pyright: ignore
-        )
+        layers: Any = self.layers
+        return self.config.position_embedding_type == "learned" or any(x.attention.attention.bounded for x in layers)
 
     @capture_outputs
     def forward(
