@@ -8,7 +8,7 @@ EXTRAS := all,test,oracles,docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions fuzz torture coverage sanitize gpu-table build-check docs pictures model lint types format clean
+.PHONY: install demo test test-all test-hf test-instruction-sets test-arm test-versions test-places fuzz mutants torture coverage sanitize gpu-table build-check docs pictures model lint types format clean
 
 install: $(STAMP)
 
@@ -67,7 +67,16 @@ SEED ?= 0
 FIRST ?= 0
 COUNT ?= 2000
 fuzz: install
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --first $(FIRST) --count $(COUNT)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --first $(FIRST) --count $(COUNT) --log tests/fuzz/ran.jsonl
+
+# the checks, the demo and a part of the tests in a path with a space, without git, without root, offline and so on; ALL=1: all tests
+test-places: install
+	PYTHON=$(BIN)/python ALL=$(ALL) sh tests/places.sh
+
+# every mask, selection and bound of the kernels removed or changed, one at a time: hours; make mutants TARGET=triton OPTIONS="--every 10"
+TARGET ?= triton
+mutants: install
+	nice -n 19 $(BIN)/python tests/mutations.py $(TARGET) $(OPTIONS)
 
 # processes killed, bytes flipped, commands at once, downloads, full disks, misuses: a tenth of the cases, or ALL=1; some minutes, or an hour
 torture: install

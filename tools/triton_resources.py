@@ -43,7 +43,10 @@ class Usage(NamedTuple):
 
 
 def configurations() -> list[Configuration]:
-    """Every kernel with products at every width and dtype; the others where they need most."""
+    """Every kernel with products at every width and dtype; the others where they need most.
+
+    With decays: bfloat16, whose products are those of float16 then, and exact float32.
+    """
     kinds = [("bf16", "bf16"), ("fp16", "tf32"), ("fp32", "tf32"), ("fp32", "ieee")]
     products = ("segment_sums", "attend_rows", "query_gradients", "key_gradients")
     widths = {"bf16": (64, 128, 256), "tf32": (64, 128, 256), "ieee": (64, 128)}
@@ -52,6 +55,11 @@ def configurations() -> list[Configuration]:
     for kernel in ("row_gradients", "one_step"):
         found += [Configuration(kernel, "bf16", "", width) for width in (64, 128, 256)]
         found.append(Configuration(kernel, "fp32", "", 256))
+    kinds = [("bf16", "tf32"), ("fp32", "ieee")]
+    found += [
+        Configuration(kernel, *kind, width, True) for kernel in products for kind in kinds for width in widths[kind[1]]
+    ]
+    found += [Configuration("running_sums", "fp32", "", 128, True), Configuration("one_step", "bf16", "", 256, True)]
     assert len(found) <= MOST
     return found
 

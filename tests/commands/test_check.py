@@ -83,7 +83,7 @@ def test_a_form_that_is_not_exact_fails(measured, capsys) -> None:
     measured(exactness.Finding("packed", "plain", "float64", 1e-16, 2e-12, 1e-12))
     assert cli.main(["check"]) == cli.EXIT_FAILED
     out = capsys.readouterr().out
-    assert "1 of 2" in out and "packed (chunked, float64)" in out
+    assert "1 of 2" in out and "packed (plain, float64)" in out
 
 
 def spoiled(spoil: Callable[..., dict[str, Any]]) -> Callable[..., Any]:

@@ -52,6 +52,8 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
     ):
         assert part in said.err
     assert "majority class" in said.out and "valid" in said.out and "test" in said.out
+    scores = json.loads((folder / "run" / "result.json").read_text())["scores"]["valid"]
+    assert scores.keys() == {"accuracy", "error", "loss", "macro_f1"} and 0 <= scores["macro_f1"] <= 1
     found = load_experiment(folder / "run")
     assert found.recipe == "classify" and found.train.steps == 3 and found.model.hidden_size == 16
     assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"

@@ -1,11 +1,14 @@
 """Random calls of the operator against an oracle written apart from it: ``make fuzz SEED=1 COUNT=2000``."""
 
 import argparse
+import json
 import sys
 import time
 import traceback
 from collections import defaultdict
+from pathlib import Path
 
+from cosformer import machine
 from fuzz.cases import run_case
 
 
@@ -14,6 +17,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2000, help="cases (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append a line of what was run, as tests/fuzz/ran.jsonl has it"
+    )
     args = parser.parse_args()
     start, failures = time.monotonic(), 0
     worst: dict[tuple[str, str], tuple[float, float, int]] = {}
@@ -43,6 +49,10 @@ def main() -> int:
         print(
             f"  {dtype:8} {what:8} worst {relative:.1e} of its magnitude, {allowed:.2f} of what is allowed (case {number})"
         )
+    if args.log:
+        ran = {"seed": args.seed, "first": args.first, "count": args.count, "failed": failures, "forms": forms}
+        with args.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(ran | machine.provenance(sys.argv[1:], "python -m fuzz")) + "\n")
     return 1 if failures else 0
 
 

@@ -199,6 +199,22 @@ def test_positions_past_max_len_raise_or_give_nan_where_only_the_run_knows_them(
     assert not bool(jnp.isnan(out[:, :, :4]).any()) and bool(jnp.isnan(out[:, :, 4:]).all())
 
 
+@pytest.mark.parametrize(("b", "n"), [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["whole", "packed", "state"])
+def test_nothing_gives_nothing(form, causal, b, n):
+    x = jnp.ones((b, 2, n, 4))
+    options = {"segment_ids": jnp.zeros((b, n), int)} if form == "packed" else {"return_state": form == "state"}
+
+    def call(x, decay=None):
+        return cosformer_attention(x, x, x, causal=causal, max_len=9, decay=decay, **options)
+
+    for found in (call(x), call(x, np.ones((2, 4))) if causal else call(x)):
+        out = found[0] if form == "state" else found
+        assert out.shape == x.shape and (form != "state" or found[1].seen == n)
+    assert jax.grad(lambda x: sum(y.sum() for y in jax.tree.leaves(call(x)) if y.ndim))(x).shape == x.shape
+
+
 WRONG = {
     "3 dimensions": lambda q, k, v: cosformer_attention(q[0], k, v),
     "int64; expected float64": lambda q, k, v: cosformer_attention(q.astype(int), k, v),

@@ -57,7 +57,7 @@ def attend_pairs(
         "bhnd,bhsd,hnsd->bhns", q, k.repeat_interleave(groups, 1), factor.repeat_interleave(groups, 0)
     )
     if length:
-        scores = scores * torch.cos(ahead * (math.pi / 2 / length))
+        scores = scores * torch.cos(ahead.double() * (math.pi / 2 / length))
     scores = torch.where(seen, scores, 0)
     num, den = scores @ v.repeat_interleave(groups, 1), scores.sum(-1)
 

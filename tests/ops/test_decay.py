@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from cosformer import LinearState, cosformer_attention
 from cosformer.ops import linear_attention
-from cosformer.ops.backends import DECAYING, available_backends
+from cosformer.ops.backends import available_backends
 
-BACKENDS = ["auto", *(name for name in available_backends() if name in DECAYING)]
+BACKENDS = ["auto", *available_backends()]
 RATES = (0.0, 1e-6, 1e-3, 0.1, 1.0, 4.0)
 
 
@@ -129,7 +129,7 @@ def test_a_hundred_thousand_tokens_one_by_one():
         part = (x[:, :, t : t + 1] for x in (q, k, v))
         out, state = linear_attention(*part, causal=True, decay=decay, state=state, return_state=True)
     expected = write_out(q[:, :, -1:], k, v, decay, causal=True)
-    assert (out.double() - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (out.double() - expected).abs().max() <= 1e-5  # of values up to 1
 
 
 def test_far_keys_fade_to_zero_and_never_to_nan():

@@ -79,6 +79,7 @@ def _be_the_command(words: list[str], files: list[Path], before: Callable[[], ob
         for number, path in enumerate(files, start=1):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(files[0].parent)  # an odd word may be the name of a file to write
         sys.argv[:] = ["cosformer", *words]
         from cosformer.cli import main
 

@@ -35,7 +35,6 @@ def test_a_run_starts_from_another_runs_best_weights(small, tmp_path) -> None:
     [
         ({"model": {"hidden_size": 64}}, "model.hidden_size=64.*hidden_size=32"),
         ({"model": {"attention": "relu"}}, "trained with 'cosformer'.*--model.attention cosformer"),
-        ({"data": {"length": 128}}, "knows 64 positions and the data has 128"),
     ],
 )
 def test_what_does_not_fit_is_refused(small, tmp_path, change, message) -> None:
@@ -43,6 +42,17 @@ def test_what_does_not_fit_is_refused(small, tmp_path, change, message) -> None:
     second = dataclasses.replace(small(steps=2, **change), start=str(tmp_path / "first"))
     with pytest.raises(ValueError, match=message):
         start_model(build_task(second), second)
+
+
+def test_more_positions_repeat_those_that_were_trained(small, tmp_path) -> None:
+    train(small(steps=2), tmp_path / "first", quiet=True)
+    second = dataclasses.replace(small(steps=2, data={"length": 128}), start=str(tmp_path / "first"))
+    model = start_model(build_task(second), second)
+    before = load_model(tmp_path / "first").state_dict()
+    assert model.config.max_position_embeddings == 128
+    for name, value in model.state_dict().items():
+        expected = torch.cat((before[name], before[name])) if name.endswith("positions.weight") else before[name]
+        assert torch.equal(value, expected), name
 
 
 def test_a_folder_without_best_weights_is_named(small, tmp_path) -> None:

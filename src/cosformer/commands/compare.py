@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from cosformer.commands import model_folder
 from cosformer.extras import require
@@ -14,8 +15,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("models", metavar="MODEL", nargs="*", help="runs, saved models or Hugging Face names, the original first")
     add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
     add("--tokens", type=int, default=32_768, help="of language models: tokens of it (default: 32768)")
-    add("--contexts", type=int, nargs="+", default=[1024], help="of language models: row lengths (default: 1024)")
+    add("--skip", type=int, default=0, help="of language models: tokens to leave out before them (default: 0)")
+    add("--contexts", type=int, nargs="+", help="of language models: row lengths (default: 1024 8192)")
     add("--continue-after", type=int, default=0, help="of language models: show how each goes on after so many tokens")
+    add("--samples", type=int, default=10, help="prompts for each depth of pass-key and fact; 0: none (default: 10)")
+    add("--generate-at", type=int, nargs="+", default=[1024, 4096], help="their lengths (default: 1024 4096)")
     add("--lines", type=int, default=5000, help="of encoders: lines of it (default: 5000)")
     add("--length", type=int, default=128, help="of encoders: longest line in tokens (default: 128)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
@@ -33,16 +37,35 @@ def run(args: argparse.Namespace) -> int:
     require("hf", "transformers")
     from cosformer.linearize.compare import compare_models
 
-    sizes = {name: getattr(args, name) for name in ("tokens", "contexts", "continue_after", "lines", "length", "dtype")}
-    for found in compare_models(models, args.text, **sizes):
-        scores = ", ".join(f"{name} {value:.4g}" for name, value in found["scores"].items())
-        print(f"{found['model']}: {scores}", flush=True)
-        if "text" in found:
-            print(f"  goes on: {found['text']['goes on']!r}", flush=True)
+    names = ("tokens", "skip", "contexts", "continue_after", "generate_at", "samples", "lines", "length", "dtype")
+    for found in compare_models(models, args.text, **{name: getattr(args, name) for name in names}):
+        print(_describe(found), flush=True)
         if args.json:
             with args.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found, ensure_ascii=False) + "\n")
     return 0
+
+
+def _describe(found: dict[str, Any]) -> str:
+    """One measured model in a few lines."""
+
+    def listed(values: dict[Any, Any]) -> str:
+        return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+    lines = [f"{found['model']}: {listed(found['scores'])}"]
+    if "by position" in found:
+        lines.append(f"  perplexity by position: {listed(found['by position'])}")
+    if "student's loss minus this" in found:
+        mean, low, high = found["student's loss minus this"]
+        rows = len(found["row losses"])
+        lines.append(f"  the student's loss minus this: {mean:+.4f} ({low:+.4f} to {high:+.4f}, {rows} rows)")
+    if "retrieval" in found:
+        lines.append(f"  right of {found['retrieval']['samples']}: {listed(found['retrieval']['right'])}")
+    if "token ms" in found:
+        lines.append(f"  ms for a token after: {listed(found['token ms'])}")
+    if "text" in found:
+        lines.append(f"  goes on: {found['text']['goes on']!r}")
+    return "\n".join(lines)
 
 
 def _show(results: Path, into: Path | None) -> int:

@@ -37,6 +37,8 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "series": ("cosformer.data.series", "series", "your own series of readings: arrays, or tables with a reading in a row"),
 }  # fmt: skip
 
+OWN_SETS = ("texts", "table", "sequences", "series")  # read the user's own files
+
 
 def dataset_function(name: str) -> Callable[..., "Dataset"]:
     """The function that loads ``name``; an unknown name raises and lists the known ones."""
@@ -91,6 +93,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DATASETS",
+    "OWN_SETS",
     "Dataset",
     "Ragged",
     "Split",

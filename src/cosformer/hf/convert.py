@@ -228,7 +228,7 @@ def load_stock(source: str, config: Any) -> PreTrainedModel:
         raise ValueError(
             f"model type {config.model_type!r} cannot be converted; known: {', '.join(CONVERTIBLE)}, cosformer"
         )
-    return _class_of(config).from_pretrained(source, dtype="auto")
+    return class_of(config).from_pretrained(source, dtype="auto")
 
 
 def with_attention(original: PreTrainedModel, **changes: Any) -> PreTrainedModel:
@@ -252,7 +252,7 @@ def with_attention(original: PreTrainedModel, **changes: Any) -> PreTrainedModel
 def _convert_own(source: str, config: Any, attention: str, max_len: int | None) -> tuple[PreTrainedModel, list[str]]:
     if max_len is not None:
         raise ValueError("max_len of a cosformer model is part of its weights; it cannot be changed by conversion")
-    original: Any = _class_of(config).from_pretrained(source, dtype="auto")
+    original: Any = class_of(config).from_pretrained(source, dtype="auto")
     values = config.to_dict() | {"attention": attention, "attention_options": None}
     model: Any = type(original)(CosformerConfig(**values)).to(original.dtype)
     result = model.load_state_dict(original.state_dict(), strict=False)
@@ -263,7 +263,8 @@ def _convert_own(source: str, config: Any, attention: str, max_len: int | None) 
     return model, notes
 
 
-def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class of a saved model, ours, converted or transformers' own."""
     import cosformer.hf  # noqa: F401  (our own classes are found through the Auto classes)
 
     name = (config.architectures or [None])[0]

@@ -18,7 +18,8 @@ class CosformerAttention(nn.Module):
 
     The parameters (``query``, ``key``, ``value``, ``out``) have the names and shapes of ``MultiHeadDotProductAttention``'s, so
     its checkpoints load. ``max_len`` is the paper's M; None takes the longer length of each call and goes with neither
-    masks nor decoding. There is no attention dropout: a linear form has no matrix to drop from.
+    masks nor decoding. ``decay``: the operator's rates, ``[num_heads, channels of a head]``; they are fixed, so no parameters.
+    There is no attention dropout: a linear form has no matrix to drop from.
     """
 
     num_heads: int
@@ -29,6 +30,7 @@ class CosformerAttention(nn.Module):
     use_bias: bool = True
     decode: bool = False
     eps: float = 1e-6
+    decay: Any = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     kernel_init: Any = nn.initializers.lecun_normal()
@@ -66,7 +68,7 @@ class CosformerAttention(nn.Module):
         if self.decode:
             out = self._extend(q, k, v, key_mask, segment_ids)
         else:
-            settings = {"causal": self.causal, "max_len": self.max_len, "eps": self.eps}
+            settings = {"causal": self.causal, "max_len": self.max_len, "eps": self.eps, "decay": self.decay}
             out = cosformer_attention(q, k, v, key_mask=key_mask, segment_ids=segment_ids, **settings)
         out_features = self.out_features or inputs_q.shape[-1]
         return nn.DenseGeneral(out_features, axis=(-2, -1), name="out", **options)(jnp.swapaxes(out, 1, 2))
@@ -80,9 +82,10 @@ class CosformerAttention(nn.Module):
         b, h, _, d = k.shape
         dtype = jnp.float64 if k.dtype == jnp.float64 else jnp.float32
         there = self.has_variable("cache", "state")
-        state = self.variable("cache", "state", LinearState.empty, b, h, d, d, self.max_len, dtype)
+        state = self.variable("cache", "state", LinearState.empty, b, h, d, d, self.max_len, dtype, self.decay)
         out, after = cosformer_attention(
-            q, k, v, causal=True, max_len=self.max_len, key_mask=key_mask, state=state.value, return_state=True, eps=self.eps
+            q, k, v, causal=True, max_len=self.max_len, key_mask=key_mask, state=state.value, return_state=True,
+            eps=self.eps, decay=self.decay,
         )  # fmt: skip
         if there:
             state.value = after

@@ -1,6 +1,6 @@
 """The constant-size state of the JAX operator: a pytree, so that jit, scan, vmap and donation take it as it is."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 
 import jax
 
-FORMAT = 1  # of the arrays that torch's LinearState.state_dict() has too
+FORMATS = (1, 2)  # of the arrays that torch's LinearState.state_dict() has too; 2: with rates of decay
 
 
 @jax.tree_util.register_dataclass
@@ -18,18 +18,31 @@ class LinearState:
 
     ``kv [B,Hk,2D,E]`` and ``z [B,Hk,2D]``: float32, or float64 for float64 input; cosine half, then sine half.
     ``position``: tokens seen, an integer scalar array. ``max_len``: the length that the angles were made for, fixed while tracing.
+    ``decay [Hk,D]``: the rates at which the sums decay, up to the last token seen; None: they do not.
     """
 
     kv: jax.Array
     z: jax.Array
     position: jax.Array
     max_len: int = field(metadata={"static": True})
+    decay: jax.Array | None = None
 
     @classmethod
-    def empty(cls, batch: int, heads: int, channels: int, values: int, max_len: int, dtype: Any = jnp.float32):
+    def empty(
+        cls,
+        batch: int,
+        heads: int,
+        channels: int,
+        values: int,
+        max_len: int,
+        dtype: Any = jnp.float32,
+        decay: Any = None,
+    ) -> "LinearState":
         """The state before the first token: ``heads`` are key heads, ``channels`` those of a key, ``values`` those of a value."""
         shape = (batch, heads, 2 * channels)
-        return cls(jnp.zeros((*shape, values), dtype), jnp.zeros(shape, dtype), jnp.zeros((), jnp.int32), max_len)
+        rates = None if decay is None else jnp.asarray(decay, dtype)
+        kv, z = jnp.zeros((*shape, values), dtype), jnp.zeros(shape, dtype)
+        return cls(kv, z, jnp.zeros((), jnp.int32), max_len, rates)
 
     @property
     def seen(self) -> int:
@@ -38,17 +51,18 @@ class LinearState:
 
     def reorder(self, index: jax.Array) -> "LinearState":
         """Batch rows picked by ``index [B']``, as beam search needs."""
-        return LinearState(self.kv[index], self.z[index], self.position, self.max_len)
+        return replace(self, kv=self.kv[index], z=self.z[index])
 
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Plain arrays under the names of torch's ``LinearState.state_dict()``."""
-        return {
-            "format": np.asarray(FORMAT),
+        arrays = {
+            "format": np.asarray(1 if self.decay is None else 2),
             "kv": np.array(self.kv),  # copies: torch takes no arrays that cannot be written to
             "z": np.array(self.z),
             "seen": np.array(self.position, np.int64),
             "max_len": np.asarray(self.max_len),
         }
+        return arrays if self.decay is None else arrays | {"decay": np.array(self.decay)}
 
     @classmethod
     def from_numpy(cls, arrays: dict[str, Any]) -> "LinearState":
@@ -56,7 +70,8 @@ class LinearState:
         missing = {"format", "kv", "z", "seen", "max_len"} - arrays.keys()
         if missing:
             raise ValueError(f"not a saved state: {', '.join(sorted(missing))} missing")
-        if int(arrays["format"]) != FORMAT:
-            raise ValueError(f"state saved in format {int(arrays['format'])}; this version reads format {FORMAT}")
+        if int(arrays["format"]) not in FORMATS:
+            raise ValueError(f"state saved in format {int(arrays['format'])}; this version reads formats 1 and 2")
         kv, z = jnp.asarray(np.asarray(arrays["kv"])), jnp.asarray(np.asarray(arrays["z"]))
-        return cls(kv, z, jnp.asarray(int(arrays["seen"]), jnp.int32), int(arrays["max_len"]))
+        decay = None if arrays.get("decay") is None else jnp.asarray(np.asarray(arrays["decay"]))
+        return cls(kv, z, jnp.asarray(int(arrays["seen"]), jnp.int32), int(arrays["max_len"]), decay)

@@ -13,6 +13,8 @@ import numpy as np
 import jax
 
 CHUNK = 128  # tokens whose weights are written out as a matrix; a state is kept for each chunk while differentiating
+SHORTEST_CHUNK = 16  # of sums that decay, at the largest rate of 4 per token
+LARGEST_FACTOR = 64  # chunks of C tokens keep rate * C below: factors then lie between exp(-32) and exp(32)
 _EXACT = jax.lax.Precision.HIGHEST
 
 Angles = tuple[jax.Array, jax.Array]
@@ -36,10 +38,39 @@ def features(x: jax.Array, at: Angles) -> jax.Array:
     return jnp.concatenate([x * cos, x * sin], axis=-1)
 
 
-def add_keys(kv: jax.Array, z: jax.Array, k: jax.Array, v: jax.Array, at: Angles) -> tuple[jax.Array, jax.Array]:
-    """The state ``kv [B,K,2D,E]``, ``z [B,K,2D]`` with the keys ``k`` added."""
-    fk = features(k, at)
-    return kv + _einsum("bkjf,bkje->bkfe", fk, v), z + fk.sum(-2)
+def chunk_length(largest: float | None) -> int:
+    """Tokens of a chunk for sums whose largest rate is this; None: known only when the program runs."""
+    allowed = SHORTEST_CHUNK if largest is None else LARGEST_FACTOR / largest if largest > 0 else CHUNK
+    return max(SHORTEST_CHUNK, min(CHUNK, 2 ** int(math.log2(allowed))))
+
+
+def decayed(x: jax.Array, decay: jax.Array | None, distance: Any) -> jax.Array:
+    """``x [B,K,...,N,D]`` times ``exp(-decay distance)``, ``decay [K,D]``, ``distance [N]``."""
+    if decay is None:
+        return x
+    factor = jnp.exp(-decay[:, None] * jnp.asarray(distance, decay.dtype)[:, None])
+    return x * factor.reshape(factor.shape[0], *[1] * (x.ndim - 4), *factor.shape[1:])
+
+
+def add_keys(
+    kv: jax.Array,
+    z: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    at: Angles,
+    decay: jax.Array | None = None,
+    tokens: Any = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The state ``kv [B,K,2D,E]``, ``z [B,K,2D]`` with the keys ``k`` added, decayed up to the last of ``tokens`` (None: all)."""
+    tokens = k.shape[2] if tokens is None else tokens
+    fk = features(decayed(k, decay, jnp.maximum(tokens - 1 - jnp.arange(k.shape[2]), 0)), at)
+    new_kv, new_z = _einsum("bkjf,bkje->bkfe", fk, v), fk.sum(-2)
+    if decay is not None:
+        # not a product with exp, whose rounding for a slow rate would add up over chunks and steps; what is lost and what is new
+        # come together first, so that the one rounding of their sum with the state differs from step to step
+        lost = jnp.tile(jnp.expm1(-decay * tokens), 2)
+        new_kv, new_z = new_kv + lost[..., None] * kv, new_z + lost * z
+    return kv + new_kv, z + new_z
 
 
 def against_state(fq: jax.Array, kv: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -58,16 +89,23 @@ def causal_sums(
     length: int,
     runs: jax.Array | None = None,
     own: bool = True,
+    decay: jax.Array | None = None,
+    chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """``(num, den, kv, z)`` of N = S tokens behind a state, query i seeing keys up to its own (``own=False``: before it).
 
     ``runs [B,N]``, rising from 1: a token sees only those of its own run, and the state's run is 0 (nobody's).
     A scan over chunks; its body is computed again in the backward pass, so that memory stays linear in N.
+
+    ``decay [K,D]``: rates; a pair's factor is then split into one of the query and one of the key, measured from the middle of
+    a chunk, and the pairs beyond the diagonal are selected away, where the product may overflow.
     """
-    n, chunk = q.shape[-2], min(CHUNK, q.shape[-2])
+    n, chunk = q.shape[-2], max(min(chunk, q.shape[-2]), 1)
     count = -(-n // chunk)
-    distance = np.subtract.outer(np.arange(chunk), np.arange(chunk))
-    weight = np.where(distance >= (0 if own else 1), np.cos(distance * (math.pi / 2 / length)), 0).astype(q.dtype)
+    row = np.arange(chunk)
+    distance = np.subtract.outer(row, row)
+    seen = distance >= (0 if own else 1)
+    weight = np.where(seen, np.cos(distance * (math.pi / 2 / length)), 0).astype(q.dtype)
 
     def cut(x: jax.Array, axis: int, mode: str = "constant") -> jax.Array:
         """Pad ``axis`` to whole chunks and bring the chunks to the front."""
@@ -76,9 +114,10 @@ def causal_sums(
 
     def body(carry: tuple, piece: tuple) -> tuple[tuple, tuple]:
         kv, z, run = carry
-        q, k, v, cos, sin, own_run = piece
-        fq = features(q, (cos, sin))
-        scores = _einsum("bkgid,bkjd->bkgij", q, k) * weight
+        q, k, v, cos, sin, tokens, own_run = piece
+        fq = features(decayed(q, decay, row + 1), (cos, sin))
+        scores = _einsum("bkgid,bkjd->bkgij", decayed(q, decay, row - chunk // 2), decayed(k, decay, chunk // 2 - row))
+        scores = (scores if decay is None else jnp.where(seen, scores, 0)) * weight
         if own_run is not None:
             same = own_run[:, :, None] == own_run[:, None, :]
             scores = scores * same[:, None, None]
@@ -89,14 +128,16 @@ def causal_sums(
             last = own_run[:, -1]
             kv, z = kv * (last == run)[:, None, None, None], z * (last == run)[:, None, None]
             k, run = k * (own_run == last[:, None])[:, None, :, None], last
-        return (*add_keys(kv, z, k, v, (cos, sin)), run), (num, den)
+        return (*add_keys(kv, z, k, v, (cos, sin), decay, tokens), run), (num, den)
 
-    pieces = (cut(q, 3), cut(k, 2), cut(v, 2), cut(at[0], 1), cut(at[1], 1))
+    tokens = jnp.minimum(chunk, n - chunk * jnp.arange(count))  # the last chunk may have fewer
+    pieces = (cut(q, 3), cut(k, 2), cut(v, 2), cut(at[0], 1), cut(at[1], 1), tokens)
     start = (kv, z, None if runs is None else jnp.zeros(runs.shape[:1], runs.dtype))
     own_runs = None if runs is None else cut(runs, 1, mode="edge")
     (kv, z, _), (num, den) = jax.lax.scan(jax.checkpoint(body), start, (*pieces, own_runs))
     num, den = jnp.moveaxis(num, 0, 3), jnp.moveaxis(den, 0, 3)
-    return num.reshape(*num.shape[:3], -1, num.shape[-1])[..., :n, :], den.reshape(*den.shape[:3], -1)[..., :n], kv, z
+    num, den = (x.reshape(*x.shape[:3], count * chunk, *x.shape[5:]) for x in (num, den))
+    return num[:, :, :, :n], den[:, :, :, :n], kv, z
 
 
 def runs_of(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:

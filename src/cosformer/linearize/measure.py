@@ -19,16 +19,22 @@ def precision(dtype: str, device: str = "cpu") -> AbstractContextManager[Any]:
     return nullcontext() if dtype == "float32" else torch.autocast(device, getattr(torch, dtype))
 
 
-@torch.no_grad()
 def perplexity(model: Any, ids: Tensor) -> float:
     """Of every token of ``ids [B,N]`` but the first of each row, given those before it in its row."""
-    total = 0.0
+    return math.exp(token_losses(model, ids).double().mean())
+
+
+@torch.no_grad()
+def token_losses(model: Any, ids: Tensor) -> Tensor:
+    """Of every token of ``ids [B,N]`` but the first of each row: ``[B,N-1]``."""
+    found = []
     for row in ids.split(1):
         hidden = model.base_model(input_ids=row, **no_cache(model)).last_hidden_state
-        for piece, words in zip(hidden[:, :-1].split(1024, 1), row[:, 1:].split(1024, 1), strict=True):
-            logits = model.get_output_embeddings()(piece)  # a piece at a time: a row's logits take gigabytes
-            total += float(F.cross_entropy(logits[0].float(), words[0], reduction="sum"))
-    return math.exp(total / (ids.numel() - len(ids)))
+        # a slice at a time: a row's logits take gigabytes
+        for states, words in zip(hidden[:, :-1].split(1024, 1), row[:, 1:].split(1024, 1), strict=True):
+            logits = model.get_output_embeddings()(states)
+            found.append(F.cross_entropy(logits[0].float(), words[0], reduction="none"))
+    return torch.cat(found).view(len(ids), -1)
 
 
 @torch.no_grad()

@@ -19,18 +19,13 @@ BACKENDS = {
 KERNELS: dict[str, ModuleType] = {"plain": plain, "native": native, "triton": triton}
 # those that do not run everywhere, with `why_not`, and have a `step` for one token
 COMPILED: dict[str, ModuleType] = {"native": native, "triton": triton}
-# those that take decay; without causality it reaches them as two causal calls
-DECAYING = {"dense", "plain"}
-
 # longest N and S for which `auto` prefers the dense form to a linear backend: measured with 8 heads of 64 channels
 # (triton: not measured, there was no GPU)
 DENSE_UP_TO = {"native": 64, "plain": 256, "triton": 256}
 
 
-def why_not(name: str, *tensors: Tensor, decay: Tensor | None = None) -> str:
+def why_not(name: str, *tensors: Tensor) -> str:
     """Why a backend cannot take these q, k, v here; an empty string: it can."""
-    if decay is not None and name not in DECAYING:
-        return f"its kernels do not take decay; {' and '.join(sorted(DECAYING))} do"
     return COMPILED[name].why_not(*tensors) if name in COMPILED else ""
 
 
@@ -40,11 +35,11 @@ def available_backends(dtype: torch.dtype = torch.float32, device: str = "cpu") 
     return [name for name in BACKENDS if not why_not(name, example)]
 
 
-def check_backend(name: str, *tensors: Tensor, decay: Tensor | None = None) -> None:
+def check_backend(name: str, *tensors: Tensor) -> None:
     """An unknown name is the caller's mistake; a known one that cannot run here is the machine's."""
     if name == "auto":
         return
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(BACKENDS)}")
-    if reason := why_not(name, *tensors, decay=decay):
+    if reason := why_not(name, *tensors):
         raise RuntimeError(f"backend {name!r} cannot run here: {reason}; use backend='auto'")

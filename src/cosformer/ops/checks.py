@@ -122,7 +122,7 @@ def check_decay(decay: Tensor, k: Tensor) -> Tensor:
         )
     if decay.device != k.device:
         raise ValueError(f"decay is on {decay.device} and k on {k.device}; move them to one device")
-    if torch._C._functorch.is_batchedtensor(decay):
+    if torch._C._functorch.is_batchedtensor(decay):  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError("decay has no batch, so it cannot be vmapped; call once per batch item instead")
     # values are not known while tracing or on the meta device
     if not (torch.compiler.is_compiling() or decay.is_meta):

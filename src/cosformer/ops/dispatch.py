@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.backends import COMPILED, DECAYING, DENSE_UP_TO, KERNELS
+from cosformer.ops.backends import COMPILED, DENSE_UP_TO, KERNELS
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths, widen
 from cosformer.ops.factored import attend_one, factored_attention
@@ -157,12 +157,10 @@ def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> For
     q, k, v, *_ = call
     if backend == "auto":
         if return_state and call.spec.causal and q.shape[2] == k.shape[2] == 1:
-            able = [name for name in COMPILED if direct and (call.decay is None or name in DECAYING)]
-            compiled = [name for name in able if not COMPILED[name].why_not(q, k, v)]
+            compiled = [name for name in COMPILED if direct and not COMPILED[name].why_not(q, k, v)]
             return COMPILED_STEPS[compiled[0]] if compiled else STEP
         # asked first whether a compiler sees the call: the lengths must not become guards of its graph
-        able = direct and not return_state and (call.decay is None or "native" in DECAYING)
-        if able and not native.why_not(q, k, v) and native.fits_dense(call):
+        if direct and not return_state and not native.why_not(q, k, v) and native.fits_dense(call):
             return NATIVE_DENSE
         backend = choose(q, k, v, call.cu_seqlens, call.decay)
     if backend == "dense":
@@ -177,8 +175,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, decay: Te
     """The backend that ``auto`` takes for these tensors."""
     compiled = "native" if q.device.type in ("cpu", "meta") else "triton"
     # an exported program may run where the compiled kernels are not
-    able = not is_exporting() and (decay is None or compiled in DECAYING)
-    linear = compiled if able and not COMPILED[compiled].why_not(q, k, v) else "plain"
+    linear = "plain" if is_exporting() or COMPILED[compiled].why_not(q, k, v) else compiled
     # the definition of decay is a product for every pair and channel
     short = decay is None and cu_seqlens is None and all(_at_most(x.shape[2], DENSE_UP_TO[linear]) for x in (q, k))
     return "dense" if short else linear

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import native
-from cosformer.ops.backends import DECAYING
 from cosformer.ops.checks import check_eps
 from cosformer.ops.spec import AttentionSpec, Call
 from cosformer.ops.state import LinearState
@@ -24,8 +23,6 @@ def try_one_token(
         or state.max_len != max_len
         or state.decay is not decay
     ):
-        return None
-    if decay is not None and "native" not in DECAYING:
         return None
     kv, z = state.kv, state.z
     if not (q.is_cpu and k.is_cpu and v.is_cpu and kv.is_cpu and z.is_cpu):

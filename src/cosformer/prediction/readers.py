@@ -36,7 +36,7 @@ class RunReader:
         self.vocabulary: Any = load_vocabulary(run)
         self.pad_id = self.vocabulary.pad_id
         self.config = config
-        self.max_len = config.max_position_embeddings - int(config.cls_token)
+        self.max_len = config.max_position_embeddings - int(getattr(config, "cls_token", False))
         settings = run / "best" / "tokenizer_config.json"
         if settings.is_file():
             self.max_len = min(self.max_len, json.loads(settings.read_text(encoding="utf-8"))["model_max_length"])

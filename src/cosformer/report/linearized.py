@@ -10,11 +10,23 @@ from cosformer.runs import NOT_RUN
 Line = dict[str, Any]
 
 
+# where a decoder was measured -> the model that its lines name
+_TEXTS = {
+    "smollm2": "the beginning of WikiText-2's test part",
+    "smollm2-valid": "24 rows of 8,192 tokens of WikiText-2's validation part",
+    "smollm2-test": "WikiText-2's test part beyond its first 32,768 tokens",
+}
+
+
 def linearized_tables(lines: Sequence[Line]) -> str:
     """Markdown: both models, how the loss fell, the texts."""
     small = [line for line in lines if line["model"] == "minilm"]
-    large = [line for line in lines if line["model"] == "smollm2"]
-    parts = [encoder(small).markdown, decoder(large).markdown, curves(lines).markdown, texts(large).markdown]
+    parts = [encoder(small).markdown]
+    for model, text in _TEXTS.items():
+        measured = [line for line in lines if line["model"] == model]
+        tables = (decoder(measured, text), found_again(measured))
+        parts += [table.markdown for table in tables if table.rows]
+    parts += [curves(lines).markdown, texts([line for line in lines if line["model"] in _TEXTS]).markdown]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -24,25 +36,40 @@ def encoder(lines: Sequence[Line]) -> Table:
     return Table("Embeddings of 5,000 held-out sentences against the original's:", header, rows)
 
 
-def decoder(lines: Sequence[Line]) -> Table:
-    """Perplexity, and how many times the teacher's it is."""
-    teacher = next((line["scores"] for line in lines if line["name"] == "teacher"), {})
-    keys = list(dict.fromkeys(key for line in lines for key in line["scores"] if key.startswith("perplexity")))
+def decoder(lines: Sequence[Line], text: str) -> Table:
+    """Perplexity, of whole rows and by position in the longest ones, and how many times the teacher's it is."""
+    scores = {line["name"]: _perplexities(line) for line in lines}
+    teacher = scores.get("teacher", {})
+    keys = list(dict.fromkeys(key for found in scores.values() for key in found))
     memory = "cache MB at 8192"
     rows = []
     for line in lines:
         cells = []
         for key in keys:
-            value = line["scores"].get(key)
+            value = scores[line["name"]].get(key)
             if value is None:
                 cells.append(NOT_RUN)
-            elif key in teacher and line["scores"] is not teacher:
+            elif key in teacher and line["name"] != "teacher":
                 cells.append(f"{value:.4g} ({value / teacher[key]:.2f})")
             else:
                 cells.append(f"{value:.4g}")
         rows.append([_name(line), *cells, f"{line['scores'][memory]:.1f}" if memory in line["scores"] else NOT_RUN])
-    title = "Perplexity on the beginning of WikiText-2's test part, and how many times the teacher's:"
+    title = f"Perplexity on {text}, and how many times the teacher's:"
     return Table(title, ["SmolLM2-135M", *keys, memory], rows)
+
+
+def _perplexities(line: Line) -> dict[str, float]:
+    whole = {key: value for key, value in line["scores"].items() if key.startswith("perplexity")}
+    return whole | {f"tokens {place}": value for place, value in line.get("by position", {}).items()}
+
+
+def found_again(lines: Sequence[Line]) -> Table:
+    """In how many prompts each model gives a pass-key and a placed fact exactly."""
+    asked = [line for line in lines if "retrieval" in line]
+    header = list(dict.fromkeys(key for line in asked for key in line["retrieval"]["right"]))
+    rows = [[line["name"], *(str(line["retrieval"]["right"].get(key, NOT_RUN)) for key in header)] for line in asked]
+    samples = asked[0]["retrieval"]["samples"] if asked else 0
+    return Table(f"Exact answers of {samples} prompts each:", ["SmolLM2-135M", *header], rows)
 
 
 def curves(lines: Sequence[Line], points: int = 6) -> Table:

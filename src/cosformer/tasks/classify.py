@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cosformer.data import OWN_SETS
 from cosformer.data.dataset import Ragged, Split
 from cosformer.data.padding import pad_rows, pad_values
 from cosformer.data.vocabulary import Channels
@@ -14,7 +15,9 @@ from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.classification import CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.scores import answer_scores, answer_sums, share_error
+from cosformer.tasks.scores import answer_scores, answer_sums, confusion_sums, share_error
+
+_MOST_CLASSES = 100  # of which the confusions are counted
 
 
 class Classify(Task):
@@ -149,7 +152,9 @@ class Classify(Task):
         return np.arange(size) * rows // size
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        return answer_sums(*self._answers(model, batch))
+        logits, answers = self._answers(model, batch)
+        own = self.dataset.name in OWN_SETS and (self.dataset.num_classes or 0) <= _MOST_CLASSES
+        return answer_sums(logits, answers) | (confusion_sums(logits, answers) if own else {})
 
     def _answers(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The model's answer to each document, of windows the :meth:`_average`, and the right ones."""

@@ -37,11 +37,22 @@ def own_experiment(
     given = DataConfig(name, options, length, long=long)  # pyright: ignore[reportArgumentType]
     # of the experiment nothing but data and start is read here
     before = Experiment(recipe, recipe, given, ModelConfig("roberta_base"), TrainConfig(1, 1, 0.0), start)
+    encoder = _encoder(start) if start else None
     data = with_tokenizer(before)
     dataset = load_dataset(name, **data.options)
     summary = summarize(dataset)
     chosen = data.options | dict(dataset.choices) | {"sha256": dataset.options["sha256"]}
+    if encoder is not None and data.length is None:
+        # what the encoder has positions for; more only where it is asked for
+        kind = encoder["model_type"]
+        # RoBERTa's table begins with two rows that are no positions
+        most = encoder["max_position_embeddings"] - (2 if kind != "cosformer" and "roberta" in kind else 0)
+        data = dataclasses.replace(data, length=None if in_blocks else min(summary.longest, most))
     experiment = make(summary, dataclasses.replace(data, options=chosen), start)
+    if encoder is not None and encoder["model_type"] != "cosformer":
+        # softmax, unless the checkpoint has been converted; a small rate, as its weights know a lot already
+        model = ModelConfig(experiment.model.preset, attention=encoder.get("attention", "softmax"))
+        experiment = dataclasses.replace(experiment, model=model, train=dataclasses.replace(experiment.train, lr=5e-5))
     return experiment, describe(experiment, dataset, summary)
 
 
@@ -54,6 +65,18 @@ def data_set_of(name: str, options: dict[str, Any]) -> str:
     if any(is_array(name) for name in files):
         return "series" if holds_numbers(str(options["path"])) else "sequences"
     return "series" if name == "table" and "series" in options else name
+
+
+def _encoder(start: str) -> dict[str, Any]:
+    """What config.json says of the model that ``start`` names: the best weights of a run, or a checkpoint."""
+    from transformers import PreTrainedConfig
+
+    run = Path(start)
+    try:
+        found, _ = PreTrainedConfig.get_config_dict(run / "best" if (run / EXPERIMENT_FILE).is_file() else start)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"start={start!r} is neither a run with weights nor a model: {error}") from None
+    return found
 
 
 def _symbols_of(start: str) -> dict[str, Any]:

@@ -58,9 +58,20 @@ def answer_sums(logits: Tensor, answers: Tensor) -> dict[str, float]:
 
 
 def answer_scores(sums: dict[str, float]) -> dict[str, float]:
-    """Accuracy, its standard error and the loss."""
+    """Accuracy, its standard error and the loss; with :func:`confusion_sums` also ``macro_f1``, the mean of F1 over the classes."""
     accuracy, loss = (sums[key] / sums["rows"] for key in ("hits", "nats"))
-    return {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
+    scores = {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
+    counts = [sums[key] for key in sums if key.startswith("confusion ")]
+    if not counts:
+        return scores
+    return scores | {"macro_f1": macro_f1(np.array(counts).reshape(-1, math.isqrt(len(counts))))}
+
+
+def confusion_sums(logits: Tensor, answers: Tensor) -> dict[str, float]:
+    """How often each class was taken for each other one, ``confusion TRUE PREDICTED``."""
+    classes = logits.shape[-1]
+    counts = (answers * classes + logits.argmax(-1)).bincount(minlength=classes**2).tolist()
+    return {f"confusion {i // classes} {i % classes}": float(count) for i, count in enumerate(counts)}
 
 
 def number_sums(found: Tensor, labels: Tensor) -> dict[str, float]:

@@ -178,6 +178,7 @@ def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
     from transformers import AutoConfig
 
     import cosformer.hf as hf
+    from cosformer.hf.convert import class_of
 
     run = Path(run)
     load_experiment(run)
@@ -193,10 +194,13 @@ def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
     disable_progress_bar()  # a line of its own for every model that is loaded says nothing
     other = "--weights last" if which == "best" else "--weights best"
     try:
-        kind = (AutoConfig.from_pretrained(place).architectures or [""])[0]
-        if kind not in hf.__all__:
+        config = AutoConfig.from_pretrained(place)
+        kind = (config.architectures or [""])[0]
+        if kind not in hf.__all__ and config.model_type == "cosformer":
             raise ValueError(f"its config.json names the architecture {kind!r}, which is none of ours")
-        return getattr(hf, kind).from_pretrained(place, dtype=torch.float32).eval()
+        # a run may have started from an encoder of transformers, and keeps its class
+        made = getattr(hf, kind) if kind in hf.__all__ else class_of(config)
+        return made.from_pretrained(place, dtype=torch.float32).eval()
     except Exception as error:  # whatever transformers makes of a file that was changed
         said = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{place} cannot be loaded ({said}); use {other}, or train the run again") from error

@@ -1,17 +1,26 @@
 """The model a run starts from: fresh weights, another run's, or a Hugging Face checkpoint's."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
 
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
+from cosformer.hf.convert import CONVERTIBLE, with_attention
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
 from cosformer.tasks.base import ARCHITECTURE, Task
 from cosformer.train import checkpoints
+from cosformer.train.positions import extend_positions, first_position, repeated
 
 # the data decides these for a fresh model; a body that has learned them keeps its own
 _LEARNED = ("vocab_size", "max_position_embeddings", "position_offset")
@@ -26,13 +35,15 @@ def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
     saved = AutoConfig.from_pretrained(source)
     if saved.model_type == CosformerConfig.model_type:
         config = _fitted(saved, task, experiment.model, source)
-        return task.head.from_pretrained(source, config=config, dtype=torch.float32)
-    if saved.model_type != "roberta":
-        raise ValueError(
-            f"start={experiment.start!r} holds a model of type {saved.model_type!r}; fine-tuning starts from a run of this"
-            " package, a cosformer model, or a RoBERTa checkpoint. Other encoders: `cosformer convert` them first and train"
-            " them with transformers"
-        )
+        if config.max_position_embeddings == saved.max_position_embeddings:
+            return task.head.from_pretrained(source, config=config, dtype=torch.float32)
+        before = copy.deepcopy(config)
+        before.max_position_embeddings = saved.max_position_embeddings
+        trained, model = task.head.from_pretrained(source, config=before, dtype=torch.float32), task.head(config)
+        model.load_state_dict(_with_positions(trained.state_dict(), config))
+        return model
+    if saved.model_type != "roberta" or saved.architectures != ["RobertaForMaskedLM"]:
+        return _stock_encoder(task, experiment, source, saved)
     ours = config_from_roberta(saved, attention=experiment.model.attention)
     model = task.head(_fitted(ours, task, experiment.model, source))
     body = from_roberta(AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32).state_dict())
@@ -42,8 +53,55 @@ def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
     missing = [key for key in model.state_dict() if key.startswith("model.") and key not in wanted]
     if missing:
         raise ValueError(f"{source} has no weights for {', '.join(missing[:4])}")
-    model.load_state_dict(wanted, strict=False)
+    model.load_state_dict(_with_positions(wanted, model.config), strict=False)
     return model
+
+
+_HEADS = {
+    "CosformerForSequenceClassification": AutoModelForSequenceClassification,
+    "CosformerForTokenClassification": AutoModelForTokenClassification,
+    "CosformerForMaskedLM": AutoModelForMaskedLM,
+}
+
+
+def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) -> PreTrainedModel:
+    """An encoder of transformers with a head for the task, its attention replaced where the experiment names another one, and its
+    positions extended where rows are longer."""
+    head, fields = _HEADS.get(task.head.__name__), task.model_fields()
+    if head is None or task.name == "regress" or saved.model_type.removeprefix("cosformer_") not in CONVERTIBLE:
+        raise ValueError(
+            f"start={experiment.start!r} holds a model of type {saved.model_type!r}, which task {task.name!r} cannot start from;"
+            f" classify, multilabel, tag and mlm start from encoders of the types {', '.join(CONVERTIBLE[:4])}, the others from a run"
+            " or a cosformer model"
+        )
+    if fields["vocab_size"] > saved.vocab_size:
+        raise ValueError(
+            f"the model in {source} knows {saved.vocab_size:,} tokens and the data has {fields['vocab_size']:,}; use its tokenizer"
+        )
+    wanted = {name: fields[name] for name in ("num_labels", "id2label", "label2id", "problem_type") if name in fields}
+    model = head.from_pretrained(source, dtype=torch.float32, **wanted)
+    if task.length > saved.max_position_embeddings - first_position(saved):
+        extend_positions(model, task.length)
+    had, asked = getattr(saved, "attention", "softmax"), experiment.model.attention
+    changes: dict[str, Any] = {"cosformer_max_len": model.config.max_position_embeddings}
+    if asked == had:
+        if had != "softmax":
+            model.config.cosformer_max_len = changes["cosformer_max_len"]
+        return model
+    if asked not in ("cosformer", "softmax") or had == "learned":
+        raise ValueError(
+            f"model.attention={asked!r}: the encoder in {source} runs {had}; it can keep it"
+            + ("" if had == "learned" else ", or run cosformer or softmax")
+        )
+    return with_attention(model, attention=asked, **changes)
+
+
+def _with_positions(state: dict[str, Any], config: CosformerConfig) -> dict[str, Any]:
+    """``state`` with its learned positions extended to those of ``config``."""
+    name, length = "model.embeddings.positions.weight", config.max_position_embeddings
+    if name in state and len(state[name]) < length + config.position_offset:
+        state = state | {name: repeated(state[name], length, config.position_offset)}
+    return state
 
 
 def resolve(start: str) -> str:
@@ -61,11 +119,11 @@ def resolve(start: str) -> str:
 def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> CosformerConfig:
     """The body's own config, with the task's head and what the experiment may still change."""
     needed = task.model_fields()
-    for name, why in (("vocab_size", "tokens"), ("max_position_embeddings", "positions")):
-        have, need = getattr(saved, name), needed.get(name)
-        if need is not None and need > have:
-            way_out = "use the tokenizer it was trained with" if why == "tokens" else "use shorter rows (data.length)"
-            raise ValueError(f"the model in {source} knows {have:,} {why} and the data has {need:,}; {way_out}")
+    have, need = saved.vocab_size, needed["vocab_size"]
+    if need > have:
+        raise ValueError(
+            f"the model in {source} knows {have:,} tokens and the data has {need:,}; use the tokenizer it was trained with"
+        )
     for field, ours in ARCHITECTURE.items():
         asked = getattr(model, ours)
         if asked is not None and asked != getattr(saved, field):
@@ -83,6 +141,8 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
     if model.hidden_dropout_prob is not None:
         changes["hidden_dropout_prob"] = model.hidden_dropout_prob
     changes |= model.fields
+    # a longer M spreads the cosine over more tokens, and learned positions are repeated: training gets used to both
+    changes["max_position_embeddings"] = max(saved.max_position_embeddings, task.length + int(saved.cls_token))
     values = {
         key: value for key, value in saved.to_dict().items() if key not in ("id2label", "label2id", "architectures")
     }

@@ -37,8 +37,8 @@ def test_products_run_on_tensor_cores(table, target):
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_sixteen_bits_hardly_spill(table, target):
     for c in configurations():
-        if c.dtype in ("bf16", "fp16") and c.width <= 128:
-            assert table[target][c.name]["spills"] <= 4, c.name
+        if c.dtype in ("bf16", "fp16") and c.width <= 128:  # factors of decay take registers of their own
+            assert table[target][c.name]["spills"] <= (10 if c.decay else 4), c.name
 
 
 def test_the_table_can_be_shown(table):

@@ -219,7 +219,7 @@ def running_sums(
             gap = tl.abs(reads[:, None] - ends_at[None, :]).to(tl.float32)
             moved = x[None, :, :] * tl.exp(-rate[None, None, :] * gap[:, :, None])
             sums = tl.sum(tl.where(before[:, :, None], moved, 0.0), 1)
-            lost = _expm1(-rate[None, :] * tl.abs(reads - place).to(tl.float32)[:, None])
+            lost = _expm1(-rate[None, :] * tl.abs(reads - place).to(tl.float32)[:, None])  # pyright: ignore
             sums += tl.where((sequence == own)[:, None], carried[None, :] + lost * carried[None, :], 0.0)
         else:
             sums = tl.sum(tl.where(before[:, :, None], x[None, :, :], 0.0), 1)
@@ -236,9 +236,9 @@ def running_sums(
         last = tl.max(tl.where(final, sequence, -1), 0)
         if DECAY:
             now = tl.sum(tl.where(final, ends_at, 0), 0)
-            gap = tl.abs(now - ends_at).to(tl.float32)
+            gap = tl.abs(now - ends_at).to(tl.float32)  # pyright: ignore
             x *= tl.exp(-rate[None, :] * gap[:, None])
-            carried += _expm1(-rate * tl.abs(now - place).to(tl.float32)) * carried
+            carried += _expm1(-rate * tl.abs(now - place).to(tl.float32)) * carried  # pyright: ignore
             place = now
         carried = tl.where(last == own, carried, 0.0) + tl.sum(tl.where((sequence == last)[:, None], x, 0.0), 0)
         own = last
@@ -476,8 +476,9 @@ def key_gradients(
 
 
 @triton.jit
-def _decayed(state, lost, DECAY: tl.constexpr):
-    return state + lost * state if DECAY else state
+def _advance(state, lost, new, DECAY: tl.constexpr):
+    """What is lost and what is new come together first: the one rounding of their sum with the state then differs each time."""
+    return state + (lost * state + new) if DECAY else new + state
 
 
 @triton.jit
@@ -507,8 +508,8 @@ def one_step(
     if DECAY:
         lost = _expm1(-tl.load(RATES + hk * D + d, mask=real, other=0.0))
     if HAS_FIRST:
-        kv += _decayed(tl.load(KV0 + at, mask=inside, other=0.0), lost[:, None], DECAY)
-        z += _decayed(tl.load(Z0 + head * F + d, mask=real, other=0.0), lost, DECAY)
+        kv = _advance(tl.load(KV0 + at, mask=inside, other=0.0), lost[:, None], kv, DECAY)
+        z = _advance(tl.load(Z0 + head * F + d, mask=real, other=0.0), lost, z, DECAY)
     tl.store(KV1 + at, kv, mask=inside)
     if block == 0:
         tl.store(Z1 + head * F + d, z, mask=real)
@@ -516,8 +517,8 @@ def one_step(
         kv_sin = k_sin * k[:, None] * v[None, :]
         z_sin = k_sin * k
         if HAS_FIRST:
-            kv_sin += _decayed(tl.load(KV0 + at + D * E, mask=inside, other=0.0), lost[:, None], DECAY)
-            z_sin += _decayed(tl.load(Z0 + head * F + D + d, mask=real, other=0.0), lost, DECAY)
+            kv_sin = _advance(tl.load(KV0 + at + D * E, mask=inside, other=0.0), lost[:, None], kv_sin, DECAY)
+            z_sin = _advance(tl.load(Z0 + head * F + D + d, mask=real, other=0.0), lost, z_sin, DECAY)
         tl.store(KV1 + at + D * E, kv_sin, mask=inside)
         if block == 0:
             tl.store(Z1 + head * F + D + d, z_sin, mask=real)
