@@ -200,11 +200,3 @@ def test_every_command_and_benchmark_is_in_its_table() -> None:
 
 def test_no_file_is_called_after_nothing() -> None:
     assert not [path for path in modules() if path.stem in ("utils", "helpers", "common", "misc")]
-
-
-def test_files_stay_readable() -> None:
-    lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in modules()}
-    limits = {
-        name: 550 if name.endswith("kernels.py") else 400 for name in lengths
-    }  # kernels share helpers that are inlined
-    assert not {name: length for name, length in lengths.items() if length > limits[name]}

@@ -86,7 +86,5 @@ def test_the_others_refuse_with_a_sentence(name: str) -> None:
     causal = name.startswith("rfa_gate")
     attention = build_attention(name, num_heads=2, head_dim=8, max_len=16, causal=causal)
     x = torch.randn(1, 2, 16, 8)
-    with pytest.raises(
-        ValueError, match=r"cannot work on a sequence in pieces over several processes.*; use cosformer"
-    ):
+    with pytest.raises(ValueError, match=r"does not support sequences sharded over several processes.*; use cosformer"):
         attention.sharded(x, x, x, None)

@@ -5,6 +5,7 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from cosformer.bench.generate import _aged as age
 from cosformer.hf import StateCache
 from cosformer.hf.convert import with_attention
 from cosformer.hf.gated_window import GatedWindow, GatedWindowState, causal_log_mass
@@ -252,6 +253,32 @@ def test_in_a_model_whole_is_token_by_token_padded_and_in_beams(family, changes)
     for beams in (1, 3):
         out = model.generate(x[:, :20], num_beams=beams, **options)
         assert torch.equal(out, model.generate(x[:, :20], num_beams=beams, use_cache=False, **options))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Llama", YARN), ("Qwen3", {"head_dim": 8}), ("GPT2", {}), ("OPT", {})]
+)
+@torch.no_grad()
+def test_a_text_that_fits_into_the_window_is_the_originals(family, changes):
+    original = stock(family, **changes)
+    x = torch.randint(2, 30, (2, 20))
+    expected = original(x).logits
+    model = linearized(original, window=16)
+    assert (model(x).logits - expected).abs().max() < 1e-4
+
+
+@torch.no_grad()
+def test_a_state_has_one_size_up_to_a_million_tokens():
+    m = build(5)
+    q, k, v = inputs(30)
+    _, state = m.extend(q, k, v, None, None, torch.arange(30).expand(2, 30))
+    size = sum(x.nbytes for x in state.state_dict().values())
+    later = age(state, 1_000_000)
+    out, new = m.extend(*(x[:, :, :1] for x in (q, k, v)), later, None, torch.full((2, 1), 1_000_000))
+    assert out.isfinite().all()
+    assert new.seen == 1_000_001
+    assert new.count.tolist() == [1_000_001] * 2
+    assert sum(x.nbytes for x in new.state_dict().values()) == size
 
 
 @torch.no_grad()

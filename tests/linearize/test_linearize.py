@@ -346,6 +346,19 @@ def test_gpt2_has_its_own_linear_layers(save, text, tmp_path):
 
 
 @pytest.mark.slow
+def test_it_loads_where_only_transformers_and_this_package_are_imported(hybrid):
+    code = f"""
+import torch, transformers, cosformer.hf
+model = transformers.AutoModelForCausalLM.from_pretrained({str(hybrid)!r}).eval()
+print(model.generate(torch.arange(2, 12)[None], max_new_tokens=8, do_sample=False, eos_token_id=None)[0].tolist())
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    model = AutoModelForCausalLM.from_pretrained(hybrid).eval()
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    assert json.loads(found) == model.generate(torch.arange(2, 12)[None], **options)[0].tolist()
+
+
+@pytest.mark.slow
 def test_two_processes_make_what_one_makes(llama, text, tmp_path):
     options = [
         *[

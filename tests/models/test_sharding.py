@@ -170,14 +170,14 @@ def refused(attention: str, length: int, arguments: dict[str, Any]) -> Tensor:
 
 
 MISTAKES = {
-    "softmax": (("softmax", 8), {}, "Softmax cannot work on a sequence in pieces"),
+    "softmax": (("softmax", 8), {}, "Softmax does not support sequences sharded"),
     "too long": (("cosformer", 40), {}, "sequence of 80 tokens exceeds max_len=64"),
     "a cache": (("cosformer", 8), {"use_cache": True}, "sequence_group does not go with use_cache"),
     "a head that pools": (("cosformer", 8), {"classify": True}, "needs the whole sequence on every process"),
     "a mask of another piece": (
         ("cosformer", 8),
         {"short_mask": True},
-        "attention_mask has shape|rank 1 of the group refused|attention_mask differs",
+        "attention_mask has shape|rank 1 of the group rejected|attention_mask differs",
     ),
     "other rows": (("cosformer", 8), {"rows": True}, "batch differs between the ranks"),
 }

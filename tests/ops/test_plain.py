@@ -207,3 +207,12 @@ def test_registered_operators_pass_torchs_own_checks():
     out, _, kv, z = results
     arguments = (q, k, v, *none, out, kv, z, *results, *settings)
     torch.library.opcheck(operators.linear_backward.default, arguments, test_utils=tests)
+
+
+def test_a_state_alone_is_read_by_a_few_heads_at_a_time(close, tensors):
+    q, k, v = tensors(1, 4, 4, 1100, 30, 6, 5, grad=False)
+    _, state = cosformer_attention(q[:, :, :0], k, v, max_len=1100, return_state=True)
+    none = (k[:, :, :0], v[:, :, :0])
+    out, after = cosformer_attention(q, *none, max_len=1100, state=state, return_state=True, backend="plain")
+    close(out, cosformer_attention(q, k, v, max_len=1100, backend="dense"), 1e-12)
+    assert torch.equal(after.kv, state.kv) and torch.equal(after.z, state.z)

@@ -124,8 +124,9 @@ def test_load_takes_folders_and_files_and_warns(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", seed=1)
     write_run(tmp_path / "runs" / "b", seed=2)
     assert [run.seed for run in load(tmp_path / "runs")] == [1, 2]
-    write_runs(tmp_path / "kept.jsonl", load(tmp_path / "runs" / "a"))
-    write_runs(tmp_path / "kept.jsonl", load(tmp_path / "runs" / "b"), append=True)
+    for seed in (1, 2):
+        line = made_up.run_line("lm", "cosformer", seed, {"loss": 3.0}, 5.0)
+        write_runs(tmp_path / "kept.jsonl", [run_of_line(line)], append=True)
     assert [run.seed for run in load(str(tmp_path / "kept.jsonl"))] == [1, 2]
     (tmp_path / "runs" / "b" / "experiment.json").write_text("{")
     with pytest.warns(UserWarning, match=r"b.*cannot be read"):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.attention.pieces import pieces, works_in_pieces
+from cosformer.attention.slices import slices, works_in_slices
 
 BLOCK = 64  # query rows that share one window of keys; 64 measured fastest on CPU for windows of 64 to 512
 
@@ -26,8 +26,8 @@ def band_attention(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None] & pattern)
 
     left, right = min(left, s - 1), min(right, s - 1)
-    if n == s and works_in_pieces(q):
-        return _pieces_attention(q, k, v, left, right, keep, num_global)
+    if n == s and works_in_slices(q):
+        return _sliced_attention(q, k, v, left, right, keep, num_global)
     q = F.pad(q, (0, 0, s - n, 0)) if s > n else q
     return _blocks_attention(q, k, v, left, right, keep, num_global)[:, :, s - n :]
 
@@ -46,13 +46,13 @@ def _blocks_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, ke
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :n]
 
 
-def _pieces_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, keep: Tensor, num_global: int) -> Tensor:
-    """The same where no gradient is recorded: the windows of a piece of one sequence are views of its k and v."""
+def _sliced_attention(q: Tensor, k: Tensor, v: Tensor, left: int, right: int, keep: Tensor, num_global: int) -> Tensor:
+    """The same without gradients: the windows of a slice of one sequence are views of its k and v."""
     out = v.new_empty(*q.shape[:3], v.shape[-1])
     band = _band(left, right, BLOCK, q.device)
     for item in range(q.shape[0]):
         kept = keep[item % len(keep)]
-        for part in pieces(q[:1]):
+        for part in slices(q[:1]):
             rows = part.stop - part.start
             blocks = -(-rows // BLOCK)
             first, last = part.start - left, part.start + blocks * BLOCK + right

@@ -1,4 +1,4 @@
-"""What every attention mechanism of the zoo has: its sizes, its traits and one way to be called."""
+"""The base class of every attention mechanism, its traits, and the protocol of a streaming state."""
 
 import itertools
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Traits:
-    """Facts about a mechanism for errors, tables and tests; no code branches on them."""
+    """Facts about a mechanism: which forms it has, for checks when it is built, and its cost, for tables and tests."""
 
     paper: str  # "Wang et al. 2020"
     time: str  # cost in N (tokens), D (head size) and the method's own letters, e.g. "N k D"
@@ -23,19 +23,19 @@ class Traits:
 
 
 class State(Protocol):
-    """What ``extend`` hands from one piece of a sequence to the next; never changed in place."""
+    """What ``extend`` carries from one call to the next. It is never modified in place."""
 
     @property
     def seen(self) -> int:
-        """How many tokens it has taken in, masked ones included."""
+        """How many tokens have been processed, including masked ones."""
         ...
 
     def reorder(self, index: Tensor) -> Self:
-        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
+        """The batch rows selected by ``index`` (int64 ``[B']``), as beam search needs."""
         ...
 
     def detach(self) -> Self:
-        """The same numbers without their history."""
+        """The same values, detached from the graph."""
         ...
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -53,17 +53,17 @@ class State(Protocol):
 
 
 class Attention(nn.Module):
-    """Base of every mechanism. Sizes and causality are fixed when it is built.
+    """Base class of every mechanism. Sizes and causality are fixed at construction.
 
     ``forward(q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] or None) -> [B,H,N,E]``; ``key_mask`` is True
     where a key may be attended. A row with nothing to attend to gives zeros. Every mechanism is linear in ``v``.
 
     A streaming mechanism (``traits.streaming``) built causal also has ``extend(q, k, v, state=None, key_mask=None) ->
-    (out, state)`` for the next n >= 1 tokens: the pieces of a sequence give what ``forward`` gives for the whole.
+    (out, state)`` for the next n >= 1 tokens. Extending over any split of a sequence gives what ``forward`` gives for all of it.
     """
 
     traits: ClassVar[Traits]
-    grouped: ClassVar[bool] = False  # takes keys and values of fewer heads, each for several heads of queries
+    grouped: ClassVar[bool] = False  # accepts fewer heads of keys and values, each shared by several query heads
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool) -> None:
         super().__init__()
@@ -75,16 +75,16 @@ class Attention(nn.Module):
             raise ValueError(f"{name} has no causal form; build it with causal=False or choose another attention")
         if not causal and not self.traits.bidirectional:
             name = type(self).__name__
-            raise ValueError(f"{name} goes from left to right and has no other form; build it with causal=True")
+            raise ValueError(f"{name} has only a causal form; build it with causal=True")
         self.num_heads, self.head_dim, self.max_len, self.causal = num_heads, head_dim, max_len, causal
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}, max_len={self.max_len}, causal={self.causal}"
 
     def packed(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Sequences one behind the other, each attending to itself alone: ``[1,H,T,.]`` -> ``[1,H,T,E]``.
+        """Concatenated sequences, each attending only to itself: ``[1,H,T,.]`` -> ``[1,H,T,E]``.
 
-        ``cu_seqlens`` int ``[n+1]`` from 0 to T: where they begin and end.
+        ``cu_seqlens`` int ``[n+1]``: the sequences' bounds, from 0 to T.
         """
         ends = itertools.pairwise(cu_seqlens.tolist())
         parts = [slice(start, end) for start, end in ends if end > start]
@@ -99,15 +99,14 @@ class Attention(nn.Module):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence that the ranks of a process group hold in pieces, as ``cosformer_attention`` has it."""
+        """This rank's rows of a sequence that is sharded over the process group ``group``; see ``cosformer_attention``."""
         raise ValueError(
-            f"{type(self).__name__} cannot work on a sequence in pieces over several processes: only plain sums over keys can be"
-            " added up between them; use cosformer, or relu, leaky_relu, identity, linear, uniform, performer, rfa_gaussian,"
-            " rfa_arccos or spe"
+            f"{type(self).__name__} does not support sequences sharded over several processes, which needs a state of plain sums over"
+            " keys; use cosformer or a feature-map attention"
         )
 
     def check(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
-        """Raise on input that this mechanism was not built for."""
+        """Raise ValueError on inputs that do not match the sizes this attention was built with."""
         heads, dim = self.num_heads, self.head_dim
         for name, x in (("q", q), ("k", k), ("v", v)):
             fits = x.dim() == 4 and (x.shape[1] == heads or (self.grouped and name != "q" and heads % x.shape[1] == 0))
@@ -135,7 +134,7 @@ class Attention(nn.Module):
             raise ValueError(f"key_mask is {got}; expected bool [{k.shape[0]}, {s}], True = may be attended")
 
     def check_extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, seen: int) -> None:
-        """Raise on a next piece that cannot follow ``seen`` tokens."""
+        """Raise ValueError on inputs that cannot follow ``seen`` tokens."""
         if not self.causal:
             raise ValueError("extend goes from left to right; build the attention with causal=True")
         self.check(q, k, v, key_mask)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.pieces import piece_length, works_in_pieces
+from cosformer.attention.slices import slice_length, works_in_slices
 
 DRAWS = 2**31  # a random number is an integer below this; times a number of blocks it still fits into 64 bits
 
@@ -90,13 +90,13 @@ class Bigbird(Attention):
             k, v = (F.pad(x, (0, 0, 0, blocks * block - n)) for x in (k, v))
             keep = F.pad(keep, (0, blocks * block - n))
         index, counts = self._attended(blocks)  # [H, blocks-2, 5+R] both
-        if not works_in_pieces(q):
+        if not works_in_slices(q):
             rows = self._inner_rows(inner, k, v, keep, index, counts)
             return torch.cat((ends[:, :, :block], rows, ends[:, :, block:]), dim=2)
 
         out = v.new_empty(*q.shape[:3], v.shape[-1])
         out[:, :, :block], out[:, :, (blocks - 1) * block :] = ends[:, :, :block], ends[:, :, block:]
-        step = max(1, piece_length(q) // (block * index.shape[-1]))  # a row gathers this many blocks of keys
+        step = max(1, slice_length(q) // (block * index.shape[-1]))  # a row gathers this many blocks of keys
         for start in range(0, blocks - 2, step):
             part = slice(start, min(start + step, blocks - 2))
             rows = slice((part.start + 1) * block, (part.stop + 1) * block)

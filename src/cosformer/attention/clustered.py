@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.pieces import head_groups, works_in_pieces
+from cosformer.attention.slices import head_groups, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows, group_blocks, take_rows
 from cosformer.ops.masked_softmax import masked_softmax
@@ -61,7 +61,7 @@ class Clustered(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E]."""
         self.check(q, k, v, key_mask)
-        if not works_in_pieces(q, k):
+        if not works_in_slices(q, k):
             return self.attend(q, k, v, key_mask)
         out = v.new_empty(*q.shape[:3], v.shape[-1])
         for group in head_groups(q, k):

@@ -47,7 +47,7 @@ class Cosformer(Attention):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence in pieces over the ranks of ``group``; ``cu_seqlens`` is that of the whole."""
+        """This rank's rows of a sequence sharded over the ranks of ``group``; ``cu_seqlens`` is that of the whole."""
         options: dict[str, Any] = {"causal": self.causal, "max_len": self.max_len, "backend": self.backend}
         return cosformer_attention(q, k, v, **options, key_mask=key_mask, cu_seqlens=cu_seqlens, group=group)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.pieces import attend_in_pieces, works_in_pieces
+from cosformer.attention.slices import attend_in_slices, works_in_slices
 from cosformer.ops.checks import check_eps, check_tensors, without_autocast
 from cosformer.ops.operator import linear_attention
 from cosformer.ops.spec import AttentionSpec, Call, accumulator
@@ -48,8 +48,8 @@ class FeatureMap(Attention):
         # autocast would take the projections inside the maps to half precision
         with without_autocast(q.device):
             # in training the random numbers of a call must be the same for all of it
-            if self.maps and not self.training and works_in_pieces(q, k):
-                return attend_in_pieces(self._extend, q, k, v, key_mask, causal=self.causal)
+            if self.maps and not self.training and works_in_slices(q, k):
+                return attend_in_slices(self._extend, q, k, v, key_mask, causal=self.causal)
             return self.attend(q, k, v, None, key_mask, first=0, fresh=self.training)[0]
 
     def sharded(
@@ -61,39 +61,39 @@ class FeatureMap(Attention):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence in pieces over the ranks of ``group``; random maps draw the same numbers on all of them."""
+        """This rank's rows of a sequence sharded over the ranks of ``group``; random maps draw the same numbers on all of them."""
         from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
         def check() -> None:
             if cu_seqlens is not None:
                 raise ValueError(
-                    f"{type(self).__name__} takes no packed sequences in pieces over processes; cosformer does"
+                    f"{type(self).__name__} does not support packed sequences sharded over processes; cosformer does"
                 )
             check_tensors(q, k, v, key_mask)
 
-        pieces, _ = parallel.agree(group, check, q, k, v, causal=self.causal, max_len=self.max_len)
-        if pieces.q_bounds[-1] > self.max_len:
+        shards, _ = parallel.agree(group, check, q, k, v, causal=self.causal, max_len=self.max_len)
+        if shards.q_bounds[-1] > self.max_len:
             raise ValueError(
-                f"the pieces have {pieces.q_bounds[-1]} tokens together, which exceeds max_len={self.max_len}; build the"
+                f"the shards have {shards.q_bounds[-1]} tokens in total, which exceeds max_len={self.max_len}; build the"
                 " attention with a larger max_len"
             )
         devices = [q.device] if q.is_cuda else []
         with without_autocast(q.device), torch.random.fork_rng(devices, enabled=self.training):
             if self.training:
-                torch.manual_seed(pieces.seed)
-            fq, fk = self.features(q, k, first=pieces.first, fresh=self.training)
+                torch.manual_seed(shards.seed)
+            fq, fk = self.features(q, k, first=shards.first, fresh=self.training)
             spec = AttentionSpec.features(
                 causal=self.causal, relu=self.relu, normaliser=self.normaliser, eps=check_eps(self.eps, fq.dtype)
             )
             call = Call(fq, fk, v.to(fq.dtype), None, None, key_mask, None, None, spec)
-            return parallel.attend_pieces(call, pieces, max_len=0, backend="auto").to(v.dtype)
+            return parallel.attend_shards(call, shards, max_len=0, backend="auto").to(v.dtype)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state).
 
-        Random maps always use the numbers in their buffers here: the pieces of a sequence must share them.
+        Random maps always use the numbers in their buffers here: every call on a sequence must use the same.
         """
         first = 0 if state is None else state.seen
         self.check_extend(q, k, v, key_mask, first)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.pieces import pieces, works_in_pieces
+from cosformer.attention.slices import slices, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows
 from cosformer.ops.masked_softmax import masked_softmax
@@ -71,10 +71,10 @@ class Nystrom(Attention):
         rows = (pseudo_inverse(middle, self.iterations) @ rows.to(middle.dtype)).to(v.dtype)
         all_alive = key_mask is None and q.shape[2] >= self.num_landmarks
         alive = None if all_alive else alive
-        if not works_in_pieces(q):
+        if not works_in_slices(q):
             return self._rows(q, landmark_k, rows, alive, v, slice(0, q.shape[2]))
         out = v.new_empty(v.shape)
-        for part in pieces(q):
+        for part in slices(q):
             out[:, :, part] = self._rows(q[:, :, part], landmark_k, rows, alive, v, part)
         return out
 

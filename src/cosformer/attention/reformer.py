@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
-from cosformer.attention.pieces import head_groups, works_in_pieces
+from cosformer.attention.slices import head_groups, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
 from cosformer.ops.masked_softmax import merge_parts, partial_attention
@@ -72,7 +72,7 @@ class Reformer(Attention):
         if key_mask is not None:
             q, v = hide(q, key_mask), hide(v, key_mask)
             bucket = bucket.masked_fill(~key_mask[:, None], self.num_buckets)
-        if not works_in_pieces(q):
+        if not works_in_slices(q):
             return self.attend(q, v, bucket)
         out = v.new_empty(v.shape)
         for group in head_groups(q):

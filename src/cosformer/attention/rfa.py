@@ -125,7 +125,7 @@ class GatedRandomFeatures(RandomFeatures):
         nn.init.uniform_(self.gate_weight, -bound, bound)
         nn.init.zeros_(self.gate_bias)
 
-    sharded = Attention.sharded  # the gates of one piece weaken the sums of those before: no plain sum
+    sharded = Attention.sharded  # the gates of one shard weaken the sums of those before: no plain sum
 
     def attend(
         self,

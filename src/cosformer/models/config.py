@@ -47,166 +47,168 @@ def _unknown(keys: Any) -> list[str]:
 
 @strict
 class CosformerConfig(PreTrainedConfig):
-    """Configuration of a transformer, an encoder (``is_decoder=False``) or a decoder, whose attention is chosen by name.
-
-    Sizes:
-
-    vocab_size: number of token ids.
-    hidden_size: width of the hidden states.
-    num_hidden_layers: number of layers; in an encoder-decoder, of the encoder.
-    intermediate_size: inner width of the feed-forward networks.
-    max_position_embeddings: the longest sequence, and the paper's M. Also available as ``max_len``.
-    num_attention_heads: attention heads in each layer.
-    num_key_value_heads: heads of keys and values, if fewer than query heads. Defaults to ``num_attention_heads``.
-    head_dim: channels of one head. Defaults to ``hidden_size / num_attention_heads``.
-
-    Attention:
-
-    is_decoder: whether attention is causal.
-    attention: a name from ``cosformer list attentions``, or a list of one name per layer.
-    attention_options: options of that attention, or a list of one dict per layer. A ``seed`` that is not given is the
-        layer's index.
-    attention_bias: whether the query, key and value projections have biases.
-    output_bias: whether the output projection has a bias. Defaults to ``attention_bias``.
-    qk_norm: whether RMSNorm is applied to each head's queries and keys, as in Qwen3.
-    short_convolution: width of a depthwise convolution over the tokens of the queries, keys and values, before ``qk_norm`` and
-        ``rotary``; 0 for none. It starts as the identity. In a decoder it covers a token and the ``width - 1`` before it, in an
-        encoder it is centred. Padding counts as zeros. Not used in cross-attention.
-    output_gate: whether the attention output is multiplied by ``silu`` of a linear map of the attention's input, without bias.
-    rotary: rotary positions, as the dict that transformers calls ``rope_parameters``. cosFormer's own angles stay in use.
-
-    Encoder-decoder (``is_encoder_decoder=True``):
-
-    num_decoder_layers: number of decoder layers. Defaults to ``num_hidden_layers``.
-    decoder_attention: attention of the decoder. Defaults to ``attention``.
-    cross_attention: attention of the decoder to the encoder's output, ``cosformer`` or ``softmax``. Defaults to the
-        decoder's own.
-    decoder_start_token_id: the token that generation starts from.
-
-    Feed-forward networks and norms:
-
-    hidden_act: activation of the feed-forward networks: ``gelu``, ``gelu_new``, ``relu``, ``silu`` or ``tanh``.
-    feed_forward_type: ``plain`` or ``gated``; gated with ``hidden_act="silu"`` is SwiGLU.
-    feed_forward_bias: whether the feed-forward networks have biases.
-    norm: ``pre`` or ``post``, before or after each block.
-    norm_type: ``layer`` (LayerNorm) or ``rms`` (RMSNorm).
-    final_norm: whether there is a norm after the last layer.
-    embedding_norm: whether LayerNorm is applied to the embeddings.
-    layer_norm_eps: epsilon of every norm.
-
-    Embeddings:
-
-    position_embedding_type: ``learned``, ``sinusoidal`` or ``none``.
-    position_offset: rows of the learned position table that precede the first position.
-    absolute_positions: whether a token's position is its place in the input, masked or not, as in Long Range Arena. By default
-        only unmasked tokens are counted, so left padding takes up no positions.
-    scale_embedding: whether token embeddings are multiplied by ``sqrt(hidden_size)``.
-    type_vocab_size: number of token types, 0 for none.
-    adaptive_cutoffs: ends of the frequency bands of an adaptive input and softmax; None for a plain one.
-    adaptive_factor: how many times narrower each band's embeddings are than those of the band before it.
-    adaptive_dropout: dropout inside the adaptive softmax.
-    tie_word_embeddings: whether input and output embeddings share their weights.
-    num_input_channels: the input is real-valued: this many numbers a step (``input_values``) pass through a linear map instead of
-        a token table. None for token ids.
-    channel_mean: the mean of each input channel in the training data, subtracted from the input. Defaults to 0.
-    channel_scale: the scale of each input channel, by which the input is divided. Defaults to 1.
-    pad_token_id: the padding token, whose embedding is not trained.
-    bos_token_id: the token that begins a sequence.
-    eos_token_id: the token, or tokens, that end generation.
-
-    Classification heads:
-
-    cls_token: whether a learned vector is prepended to every sequence.
-    pooling: what is classified: the ``first`` position, the ``mean`` of the unmasked ones, or the mean of all positions,
-        ``mean_all``.
-    pairing: how the vectors a and b of two documents are combined: ``four`` is [a, b, a*b, a-b], ``concat`` is [a, b].
-    classifier_sizes: hidden widths of the classifier. Defaults to ``[hidden_size]``.
-    classifier_act: activation of the classifier; see ``hidden_act``.
-    target_mean: in regression, the number that an output of 0 stands for. The output is in the units of the labels.
-    target_scale: in regression, the number that one unit of the output stands for. The loss is in these units.
-    classifier_dropout: dropout inside the classifier.
-    image_size: height and width of the images of an image classifier; None for text.
-    patch_size: height and width of a patch; patches of 1 are pixels.
-    num_channels: colour channels of an image.
-
-    Training and inference:
-
-    hidden_dropout_prob: dropout of the embeddings and of each block's output.
-    activation_dropout: dropout after the activation of the feed-forward networks.
-    sparse_prediction: whether a masked language model given labels computes predictions at the labelled positions only and
-        returns no logits, which saves much time and memory.
-    initializer: ``normal``, with standard deviation ``initializer_range``, or ``xavier``.
-    initializer_range: standard deviation of the initial weights.
-    embedding_range: standard deviation of the initial token embeddings. Defaults to ``initializer_range``.
-    use_cache: whether a decoder that is not training returns its states.
-    """
+    """Configuration of a transformer, an encoder (``is_decoder=False``) or a decoder, whose attention is chosen by name."""
 
     model_type: ClassVar[str] = "cosformer"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     attribute_map: ClassVar[dict[str, str]] = {"max_len": "max_position_embeddings"}
 
+    # --- sizes
+
     vocab_size: int = 50_265
+    """Number of token ids."""
     hidden_size: int = 768
+    """Width of the hidden states."""
     num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
+    """Number of layers; in an encoder-decoder, of the encoder."""
     intermediate_size: int = 3072
+    """Inner width of the feed-forward networks."""
     max_position_embeddings: int = 512
+    """The longest sequence, and the paper's M. Also available as ``max_len``."""
+    num_attention_heads: int = 12
+    """Attention heads in each layer."""
+    num_key_value_heads: int | None = None
+    """Heads of keys and values, if fewer than query heads. Defaults to ``num_attention_heads``."""
+    head_dim: int | None = None
+    """Channels of one head. Defaults to ``hidden_size / num_attention_heads``."""
+
+    # --- attention
+
     is_decoder: bool = False
+    """Whether attention is causal."""
     attention: str | list[str] = "cosformer"
+    """A name from ``cosformer list attentions``, or a list of one name per layer."""
     attention_options: dict | list[dict] | None = None
+    """Options of that attention, or a list of one dict per layer. A ``seed`` that is not given is the
+    layer's index."""
     attention_bias: bool = True
+    """Whether the query, key and value projections have biases."""
     output_bias: bool | None = None
+    """Whether the output projection has a bias. Defaults to ``attention_bias``."""
     qk_norm: bool = False
+    """Whether RMSNorm is applied to each head's queries and keys, as in Qwen3."""
     short_convolution: int = 0
+    """Width of a depthwise convolution over the tokens of the queries, keys and values, before
+    ``qk_norm`` and ``rotary``; 0 for none. It starts as the identity. In a decoder it covers a token and
+    the ``width - 1`` before it, in an encoder it is centred. Padding counts as zeros. Not used in
+    cross-attention."""
     output_gate: bool = False
+    """Whether the attention output is multiplied by ``silu`` of a linear map of the attention's input,
+    without bias."""
     rotary: dict | None = None
+    """Rotary positions, as the dict that transformers calls ``rope_parameters``. cosFormer's own angles
+    stay in use."""
+
+    # --- encoder-decoder (``is_encoder_decoder=True``)
+
     num_decoder_layers: int | None = None
+    """Number of decoder layers. Defaults to ``num_hidden_layers``."""
     decoder_attention: str | list[str] | None = None
+    """Attention of the decoder. Defaults to ``attention``."""
     cross_attention: str | None = None
-    hidden_act: str = "gelu"
-    feed_forward_type: str = "plain"
-    feed_forward_bias: bool = True
-    norm: str = "pre"
-    norm_type: str = "layer"
-    final_norm: bool = True
-    embedding_norm: bool = False
-    layer_norm_eps: float = 1e-5
-    position_embedding_type: str = "learned"
-    position_offset: int = 0
-    absolute_positions: bool = False
-    scale_embedding: bool = False
-    type_vocab_size: int = 0
-    cls_token: bool = False
-    pooling: str = "first"
-    pairing: str = "four"
-    classifier_sizes: list[int] | None = None
-    classifier_act: str = "tanh"
-    target_mean: float | int = 0.0
-    target_scale: float | int = 1.0
-    classifier_dropout: float | int = 0.0
-    image_size: int | None = None
-    patch_size: int = 1
-    num_channels: int = 3
-    hidden_dropout_prob: float | int = 0.1
-    activation_dropout: float | int = 0.0
-    adaptive_cutoffs: list[int] | None = None
-    adaptive_factor: int = 4
-    adaptive_dropout: float | int = 0.0
-    sparse_prediction: bool = False
-    initializer: str = "normal"
-    initializer_range: float = 0.02
-    embedding_range: float | None = None
-    use_cache: bool = True
-    tie_word_embeddings: bool = True
-    num_input_channels: int | None = None
-    channel_mean: list[float] | None = None
-    channel_scale: list[float] | None = None
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
+    """Attention of the decoder to the encoder's output, ``cosformer`` or ``softmax``. Defaults to the
+    decoder's own."""
     decoder_start_token_id: int | None = None
+    """The token that generation starts from."""
+
+    # --- feed-forward networks and norms
+
+    hidden_act: str = "gelu"
+    """Activation of the feed-forward networks: ``gelu``, ``gelu_new``, ``relu``, ``silu`` or ``tanh``."""
+    feed_forward_type: str = "plain"
+    """``plain`` or ``gated``; gated with ``hidden_act="silu"`` is SwiGLU."""
+    feed_forward_bias: bool = True
+    """Whether the feed-forward networks have biases."""
+    norm: str = "pre"
+    """``pre`` or ``post``, before or after each block."""
+    norm_type: str = "layer"
+    """``layer`` (LayerNorm) or ``rms`` (RMSNorm)."""
+    final_norm: bool = True
+    """Whether there is a norm after the last layer."""
+    embedding_norm: bool = False
+    """Whether LayerNorm is applied to the embeddings."""
+    layer_norm_eps: float = 1e-5
+    """Epsilon of every norm."""
+
+    # --- embeddings
+
+    position_embedding_type: str = "learned"
+    """``learned``, ``sinusoidal`` or ``none``."""
+    position_offset: int = 0
+    """Rows of the learned position table that precede the first position."""
+    absolute_positions: bool = False
+    """Whether a token's position is its place in the input, masked or not, as in Long Range Arena. By
+    default only unmasked tokens are counted, so left padding takes up no positions."""
+    scale_embedding: bool = False
+    """Whether token embeddings are multiplied by ``sqrt(hidden_size)``."""
+    type_vocab_size: int = 0
+    """Number of token types, 0 for none."""
+    adaptive_cutoffs: list[int] | None = None
+    """Ends of the frequency bands of an adaptive input and softmax; None for a plain one."""
+    adaptive_factor: int = 4
+    """How many times narrower each band's embeddings are than those of the band before it."""
+    adaptive_dropout: float | int = 0.0
+    """Dropout inside the adaptive softmax."""
+    tie_word_embeddings: bool = True
+    """Whether input and output embeddings share their weights."""
+    num_input_channels: int | None = None
+    """The input is real-valued: this many numbers a step (``input_values``) pass through a linear map
+    instead of a token table. None for token ids."""
+    channel_mean: list[float] | None = None
+    """The mean of each input channel in the training data, subtracted from the input. Defaults to 0."""
+    channel_scale: list[float] | None = None
+    """The scale of each input channel, by which the input is divided. Defaults to 1."""
+    pad_token_id: int | None = None
+    """The padding token, whose embedding is not trained."""
+    bos_token_id: int | None = None
+    """The token that begins a sequence."""
+    eos_token_id: int | list[int] | None = None
+    """The token, or tokens, that end generation."""
+
+    # --- classification heads
+
+    cls_token: bool = False
+    """Whether a learned vector is prepended to every sequence."""
+    pooling: str = "first"
+    """What is classified: the ``first`` position, the ``mean`` of the unmasked ones, or the mean of all
+    positions, ``mean_all``."""
+    pairing: str = "four"
+    """How the vectors a and b of two documents are combined: ``four`` is [a, b, a*b, a-b], ``concat`` is
+    [a, b]."""
+    classifier_sizes: list[int] | None = None
+    """Hidden widths of the classifier. Defaults to ``[hidden_size]``."""
+    classifier_act: str = "tanh"
+    """Activation of the classifier; see ``hidden_act``."""
+    target_mean: float | int = 0.0
+    """In regression, the number that an output of 0 stands for. The output is in the units of the labels."""
+    target_scale: float | int = 1.0
+    """In regression, the number that one unit of the output stands for. The loss is in these units."""
+    classifier_dropout: float | int = 0.0
+    """Dropout inside the classifier."""
+    image_size: int | None = None
+    """Height and width of the images of an image classifier; None for text."""
+    patch_size: int = 1
+    """Height and width of a patch; patches of 1 are pixels."""
+    num_channels: int = 3
+    """Colour channels of an image."""
+
+    # --- training and inference
+
+    hidden_dropout_prob: float | int = 0.1
+    """Dropout of the embeddings and of each block's output."""
+    activation_dropout: float | int = 0.0
+    """Dropout after the activation of the feed-forward networks."""
+    sparse_prediction: bool = False
+    """Whether a masked language model given labels computes predictions at the labelled positions only
+    and returns no logits, which saves much time and memory."""
+    initializer: str = "normal"
+    """``normal``, with standard deviation ``initializer_range``, or ``xavier``."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights."""
+    embedding_range: float | None = None
+    """Standard deviation of the initial token embeddings. Defaults to ``initializer_range``."""
+    use_cache: bool = True
+    """Whether a decoder that is not training returns its states."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         unknown = _unknown(kwargs)

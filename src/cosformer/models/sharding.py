@@ -1,4 +1,4 @@
-"""A model's input in pieces over the ranks of a process group: what a rank has to know of the others."""
+"""A model's input sharded over the ranks of a process group: what a rank needs to know about the others."""
 
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from cosformer.models.packing import without_crossings
 
 
 class Place(NamedTuple):
-    """Where this rank's piece lies: its first position, the length of the whole, and the unmasked tokens before it, ``[B]``."""
+    """Where this rank's shard is in the sequence: its first position, the length of the whole, and the unmasked tokens before it, ``[B]``."""
 
     first: int
     total: int
@@ -19,17 +19,17 @@ class Place(NamedTuple):
 
 
 def find_place(group: Any, given: Tensor, attention_mask: Tensor | None) -> Place:
-    """The place of ``given [B,n,...]`` in the whole sequence; ``attention_mask [B,n]`` is the piece's own."""
+    """The place of ``given [B,n,...]`` in the whole sequence; ``attention_mask [B,n]`` covers this shard."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
-    def tell() -> tuple[int, int, int]:
+    def make_row() -> tuple[int, int, int]:
         if attention_mask is not None and attention_mask.shape != given.shape[:2]:
             raise ValueError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}; expected that of this rank's piece, {list(given.shape[:2])}"
+                f"attention_mask has shape {tuple(attention_mask.shape)}; expected that of this rank's shard, {list(given.shape[:2])}"
             )
         return given.shape[1], given.shape[0], int(attention_mask is not None)
 
-    lengths, rows, masked = zip(*parallel.share(group, tell, 3, given), strict=True)
+    lengths, rows, masked = zip(*parallel.all_gather_ints(group, make_row, 3, given.device), strict=True)
     parallel.check_equal({"batch": rows, "attention_mask": masked})
     before = 0
     if attention_mask is not None:
@@ -40,7 +40,7 @@ def find_place(group: Any, given: Tensor, attention_mask: Tensor | None) -> Plac
 
 
 def check_fit(arguments: dict[str, Any]) -> None:
-    """Raise if any of these is given beside a group: the same on every rank, as they are settings of the call."""
+    """Raise ValueError if any of these ``arguments`` is given together with ``sequence_group``."""
     names = [name for name, value in arguments.items() if value is not None and value is not False]
     if names:
         raise ValueError(f"sequence_group does not go with {', '.join(names)}")
@@ -54,12 +54,12 @@ def gather(group: Any, x: Tensor) -> Tensor:
 
 
 def count_labels(group: Any, labels: Tensor) -> Tensor:
-    """How many labels of all pieces count."""
+    """The number of labels, on all ranks, that are not ignored."""
     return gather(group, (labels != IGNORE).sum()).sum()
 
 
 def shifted(group: Any, labels: Tensor, bounds: Tensor | None) -> Tensor:
-    """Next-token targets of a piece ``[B,n]``: behind its last token comes the next piece's first.
+    """Next-token targets of a shard ``[B,n]``: its last token is followed by the next shard's first.
 
     ``bounds``: of packed sequences in the whole; what follows one does not follow from it.
     """
@@ -73,7 +73,7 @@ def shifted(group: Any, labels: Tensor, bounds: Tensor | None) -> Tensor:
 
 
 def refuse(head: Any, arguments: dict[str, Any]) -> None:
-    """Raise where a head that needs the whole sequence on one rank is given a piece."""
+    """Raise ValueError if a head that needs the whole sequence is given a shard of it."""
     if arguments.get("sequence_group") is not None:
         raise ValueError(
             f"{type(head).__name__} needs the whole sequence on every process; sequence_group works with CosformerModel,"

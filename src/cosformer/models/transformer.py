@@ -117,13 +117,15 @@ class CosformerModel(CosformerPreTrainedModel):
         sequence_group: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """ids ``[B,N]`` or vectors ``[B,N,C]`` or, with ``image_size`` in the config, an image's ``pixel_values`` or, with
-        ``num_input_channels``, readings ``input_values [B,N,channels]``; ``attention_mask [B, seen + N]``, 1 = may be attended.
+        """Compute the hidden states ``[B,N,C]`` of ``input_ids [B,N]``, of ``inputs_embeds [B,N,C]``, of an image's
+        ``pixel_values`` (``image_size`` in the config), or of real numbers ``input_values [B,N,channels]``
+        (``num_input_channels``).
 
-        ``past_key_values``: the states after the tokens seen before; they are replaced, in place, by those after these N.
-        Packed sequences, in one row: ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that start anew.
-        ``sequence_group``: a process group whose ranks hold a piece of the sequence each; ids and mask are the piece's,
-        ``cu_seq_lens_q`` that of the whole.
+        ``attention_mask [B, seen + N]``: 1 for tokens that may be attended.
+        ``past_key_values``: the states after the ``seen`` tokens before; they are updated in place.
+        ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that restart: sequences packed into one row.
+        ``sequence_group``: a process group whose ranks each hold a shard of the sequence. ``input_ids`` and ``attention_mask`` are
+        those of the shard, ``cu_seq_lens_q`` that of the whole sequence.
         """
         self._check_arguments(kwargs)
         inputs_embeds = self._embed_values(pixel_values, input_values, inputs_embeds)
@@ -133,15 +135,15 @@ class CosformerModel(CosformerPreTrainedModel):
         assert given is not None
         place = None
         if sequence_group is not None:
-            unfit = {"past_key_values": past_key_values, "use_cache": use_cache, "cls_token": self.config.cls_token}
-            unfit |= {"encoder_hidden_states": encoder_hidden_states, "position_ids": position_ids}
-            unfit |= {"pixel_values": pixel_values, "seq_idx": kwargs.get("seq_idx")}
-            sharding.check_fit(unfit)
-            place = sharding.find_place(sequence_group, given, attention_mask)
-            use_cache = False
-        if past_key_values is not None and not isinstance(past_key_values, StateCache):
-            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; this model takes a StateCache")
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+            unsupported = {
+                "past_key_values": past_key_values,
+                "use_cache": use_cache,
+                "cls_token": self.config.cls_token,
+            }
+            unsupported |= {"encoder_hidden_states": encoder_hidden_states, "position_ids": position_ids}
+            sharding.check_fit(unsupported | {"pixel_values": pixel_values, "seq_idx": kwargs.get("seq_idx")})
+            place, use_cache = sharding.find_place(sequence_group, given, attention_mask), False
+        seen = self._tokens_seen(past_key_values)
         key_mask, bounds, position_ids = self._lay_out(given, attention_mask, position_ids, seen, place, kwargs)
         past_key_values = self._open_cache(use_cache, past_key_values, packed=bounds is not None)
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
@@ -156,8 +158,13 @@ class CosformerModel(CosformerPreTrainedModel):
             x = self.final_norm(x)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
+    def _tokens_seen(self, past: StateCache | None) -> int:
+        if past is not None and not isinstance(past, StateCache):
+            raise ValueError(f"past_key_values is a {type(past).__name__}; this model takes a StateCache")
+        return 0 if past is None else past.get_seq_length()
+
     def _embed_values(self, pixels: Tensor | None, readings: Tensor | None, given: Tensor | None) -> Tensor | None:
-        """The vectors of an image's patches, of readings, or those given."""
+        """The vectors of an image's patches, of real-valued inputs, or ``given``."""
         values = {"pixel_values": (pixels, "image_size"), "input_values": (readings, "num_input_channels")}
         for name, (value, field) in values.items():
             if value is None:
@@ -176,7 +183,7 @@ class CosformerModel(CosformerPreTrainedModel):
         place: sharding.Place | None,
         kwargs: dict[str, Any],
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """How the new tokens stand: which may be attended (``[B,N]``, None: all), the bounds of packed sequences, positions."""
+        """The mask of the new tokens (``[B,N]``, None: all may be attended), the bounds of packed sequences, and the positions."""
         key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
         traced = torch.compiler.is_compiling() or given.is_meta
         masked = key_mask is not None and (traced or not bool(key_mask.all()))
@@ -199,11 +206,11 @@ class CosformerModel(CosformerPreTrainedModel):
         return key_mask, bounds, position_ids
 
     def _open_cache(self, use_cache: bool | None, past: StateCache | None, *, packed: bool) -> StateCache | None:
-        """The cache to go on with, a new one where one is wanted; None: none."""
+        """The cache to continue, a new one if the call asks for one, or None."""
         if packed:
             if use_cache or past is not None:
                 raise ValueError(
-                    "packed sequences leave no state to go on from; call with use_cache=False, one at a time"
+                    "packed sequences leave no state to continue from; call with use_cache=False, or pass one sequence at a time"
                 )
             return None
         if not self._use_cache(use_cache, past):
@@ -230,7 +237,7 @@ class CosformerModel(CosformerPreTrainedModel):
         return x
 
     def _memory(self, index: int, past: StateCache, source: Tensor, mask: Tensor | None) -> Any:
-        """What layer ``index`` makes of the source: once, then the cache keeps it."""
+        """The summary of the source in layer ``index``, computed once and kept in the cache."""
         kept: Any = past.layers[index]
         if kept.memory is None:
             kept.memory = self.layers[index].cross.summarize(source, mask)  # pyright: ignore
@@ -270,7 +277,7 @@ class CosformerModel(CosformerPreTrainedModel):
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")
         if kwargs.get("output_attentions", self.config.output_attentions):
             raise ValueError(
-                "output_attentions: there is no attention matrix here; cosformer.models.attention_weights makes them"
+                "output_attentions: this model computes no attention matrix; use cosformer.models.attention_weights"
             )
 
     def _check_length(self, length: int) -> None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.ops.parallel import SumOverRanks, share
+from cosformer.ops.parallel import SumOverRanks, all_gather_ints
 
 
 def neighbours(x: Tensor, before: int, after: int, group: Any) -> tuple[Tensor, Tensor, int]:
@@ -19,7 +19,7 @@ def neighbours(x: Tensor, before: int, after: int, group: Any) -> tuple[Tensor, 
     every rank; shards may have any length, 0 included.
     """
     n, rank = x.shape[1], dist.get_rank(group)
-    bounds = (0, *accumulate(length for (length,) in share(group, lambda: (n,), 1, x)))
+    bounds = (0, *accumulate(length for (length,) in all_gather_ints(group, lambda: (n,), 1, x.device)))
     last, first = F.pad(x, (0, 0, before, 0))[:, n:], F.pad(x, (0, 0, 0, after))[:, :after]
     sent = torch.cat((last, first), 1).transpose(0, 1)
     found = SumOverRanks.apply(sent, None, _taken(bounds, before, after), rank, group).transpose(0, 1)

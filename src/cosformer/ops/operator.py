@@ -82,9 +82,9 @@ def cosformer_attention(
         of the sums' dtype it counts as that number. With ``decay`` sums fall below eps in ordinary use: at rate 1 a score of 1 that
         lies 14 tokens back, and the output fades to zero.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
-    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous piece of the sequence, in the order of the
-        ranks, and gets the rows of its piece, as one process with the whole would. Pieces may differ in length, or be empty. All
-        ranks call, and all run the backward pass. ``key_mask`` is the piece's own, ``cu_seqlens`` that of the whole sequence.
+    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous shard of the sequence, in the order of the
+        ranks, and gets the rows of its shard, as one process with the whole would. Shards may differ in length, or be empty. All
+        ranks call, and all run the backward pass. ``key_mask`` is the shard's own, ``cu_seqlens`` that of the whole sequence.
 
     NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
     reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
@@ -100,7 +100,7 @@ def cosformer_attention(
         def cosine() -> AttentionSpec:
             if max_len is None:
                 raise ValueError(
-                    "group given without max_len: a piece does not know the length of the whole; pass max_len"
+                    "group given without max_len: a shard does not know the length of the whole; pass max_len"
                 )
             check_whole("max_len", max_len, 1)
             return AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
@@ -243,8 +243,8 @@ def _attend_sharded(
             _check_packing(q, k, cu_seqlens, key_mask=key_mask)
         return Call(*_cast_for_autocast(q, k, v), None, None, key_mask, cu_seqlens, rates, spec)
 
-    pieces, call = parallel.agree(group, check, q, k, v, **facts)
-    return parallel.attend_pieces(call, pieces, max_len=call.spec.k_len, backend=backend)
+    shards, call = parallel.agree(group, check, q, k, v, **facts)
+    return parallel.attend_shards(call, shards, max_len=call.spec.k_len, backend=backend)
 
 
 def _check_decay(

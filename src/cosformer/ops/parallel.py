@@ -1,7 +1,7 @@
-"""Sequence parallelism: each process of a group holds a contiguous piece of one sequence and gets the rows of its piece.
+"""Sequence parallelism: each process of a group holds a contiguous shard of one sequence and gets the rows of its shard.
 
-Angles are absolute, so the state of a whole sequence is the plain sum of its pieces' states. Every rank sums up its own keys, one
-all-gather hands those sums round, and each rank starts from the sum of the pieces that its queries see: those before it, or all of
+Angles are absolute, so the state of a whole sequence is the plain sum of its shards' states. Every rank sums up its own keys, one
+all-gather hands those sums round, and each rank starts from the sum of the shards that its queries see: those before it, or all of
 them without ``causal``. Backward the same collective carries the gradients of the sums the other way. What is sent has the size of
 a state, whatever the length.
 """
@@ -35,8 +35,8 @@ _FACTS = ("queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "hea
 _FACTS += ("value_channels", "gradients", "cu_seqlens", "decay")
 
 
-class Pieces(NamedTuple):
-    """Where the pieces lie in the whole, by rank; the same on every rank but for ``rank``."""
+class Shards(NamedTuple):
+    """Where the shards lie in the whole, by rank; the same on every rank but for ``rank``."""
 
     group: Any  # the process group
     rank: int
@@ -59,45 +59,48 @@ class Segment(NamedTuple):
     position: int
 
 
-def share(group: Any, tell: Callable[[], Sequence[int]], count: int, like: Any) -> list[tuple[int, ...]]:
-    """The ``count`` integers that ``tell`` gives on each rank of ``group``, by rank; ``like``: a tensor on the group's device.
+def all_gather_ints(
+    group: Any, make_row: Callable[[], Sequence[int]], count: int, device: Any
+) -> list[tuple[int, ...]]:
+    """Gather the ``count`` integers that ``make_row`` returns on each rank of ``group``, in order of rank.
 
-    ``tell`` raises on this rank's mistakes. Nobody raises before all have heard of it, so no rank waits for one that has given up.
+    ``make_row`` raises if this rank's arguments are wrong. The failure is exchanged before any rank raises, so no rank waits for
+    one that has stopped.
     """
     if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
         raise ValueError(f"group is {group!r}; pass a process group of torch.distributed that this process belongs to")
     error, row = None, [0] * (1 + count)
     try:
-        row = [1, *tell()]
+        row = [1, *make_row()]
     except Exception as mistake:
         error = mistake
-    rows = _exchange(row, group, like)  # pyright: ignore[reportCallIssue]  (the decorator hides its arguments)
+    rows = _exchange(row, group, device)  # pyright: ignore[reportCallIssue]  (the decorator hides its arguments)
     if error is not None:
         raise error
     for rank, (valid, *_) in enumerate(rows):
         if not valid:
             raise ValueError(
-                f"rank {rank} of the group refused its piece, so rank {dist.get_rank(group)} stops too; its error says why"
+                f"rank {rank} of the group rejected its arguments, so rank {dist.get_rank(group)} stops too; its error says why"
             )
-    return [tuple(told) for _, *told in rows]
+    return [tuple(row) for _, *row in rows]
 
 
-def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Pieces, Any]:
-    """Where the pieces lie, and what ``check`` returned: the one exchange of a few integers of a call.
+def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Shards, Any]:
+    """Where the shards lie, and what ``check`` returned: the one exchange of a few integers of a call.
 
     ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``cu_seqlens`` and ``decay``, which all ranks must have alike.
     """
     checked = []
 
-    def tell() -> list[int]:
+    def make_row() -> list[int]:
         checked.append(check())
         return _row(q, k, v, **facts)
 
-    rows = share(group, tell, len(_FACTS), q)
+    rows = all_gather_ints(group, make_row, len(_FACTS), q.device if isinstance(q, Tensor) else "cpu")
     told = dict(zip(_FACTS, zip(*rows, strict=True), strict=True))
     check_equal({name: told[name] for name in _FACTS[3:]})
     q_bounds, k_bounds = ((0, *accumulate(told[name])) for name in ("queries", "keys"))
-    return Pieces(group, dist.get_rank(group), q_bounds, k_bounds, told["seed"][0]), checked[0]
+    return Shards(group, dist.get_rank(group), q_bounds, k_bounds, told["seed"][0]), checked[0]
 
 
 def check_equal(told: dict[str, tuple[int, ...]]) -> None:
@@ -121,7 +124,7 @@ def _row(
 ) -> list[int]:
     n, s = q.shape[2], k.shape[2]
     if causal and n != s:
-        raise ValueError(f"a causal piece needs as many keys as queries, got N={n} and S={s}")
+        raise ValueError(f"a causal shard needs as many keys as queries, got N={n} and S={s}")
     bounds, rates = (0 if x is None else 1 + zlib.crc32(repr(x.tolist()).encode()) for x in (cu_seqlens, decay))
     seed = int(torch.randint(_SEEDS, ()))
     sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
@@ -129,10 +132,11 @@ def _row(
 
 
 @torch.compiler.disable
-def _exchange(row: list[int], group: Any, q: Any) -> list[list[int]]:
+def _exchange(row: list[int], group: Any, device: Any) -> list[list[int]]:
     """Every rank's ``row``, by rank."""
     # gloo takes tensors of the CPU, and then no GPU has to be waited for
-    device = "cpu" if "gloo" in dist.get_backend(group) or not isinstance(q, Tensor) else q.device
+    if "gloo" in dist.get_backend(group):
+        device = "cpu"
     mine = torch.tensor(row, dtype=torch.int64, device=device)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, mine, group=group)
@@ -148,24 +152,24 @@ def _shown(name: str, values: Sequence[int]) -> str:
     return ", ".join(f"{word} on rank {rank}" for rank, word in enumerate(words))
 
 
-def attend_pieces(call: Call, pieces: Pieces, *, max_len: int, backend: str) -> Tensor:
+def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> Tensor:
     """The rows ``out [B,H,n,E]`` of this rank's queries; one collective forward, one backward.
 
     The specification is that of a whole sequence from position 0; ``cu_seqlens`` are bounds of packed sequences in the whole. A
     rank exchanges the states of the sequences that cross its borders and computes those that it holds entirely as packed ones.
     """
-    total, cu_seqlens = max(pieces.q_bounds[-1], pieces.k_bounds[-1]), call.cu_seqlens
+    total, cu_seqlens = max(shards.q_bounds[-1], shards.k_bounds[-1]), call.cu_seqlens
     if cu_seqlens is not None:
         check_bounds(cu_seqlens, total, max_len)
     elif max_len and total > max_len:
         raise ValueError(
-            f"the pieces have {total} tokens together, which exceeds max_len={max_len}, past which weights turn negative; use a"
+            f"the shards have {total} tokens in total, which exceeds max_len={max_len}, past which weights turn negative; use a"
             " larger max_len"
         )
     bounds = (0, total) if cu_seqlens is None else tuple(cu_seqlens.tolist())
     compute: Any = partial(attend, max_len=max_len, backend=backend)
     if call.decay is None or call.spec.causal:
-        return _attend_sweeps([_Sweep(call, pieces.rank, pieces.q_bounds, pieces.k_bounds, bounds)], pieces, compute)[0]
+        return _attend_sweeps([_Sweep(call, shards.rank, shards.q_bounds, shards.k_bounds, bounds)], shards, compute)[0]
     # half of the channels look left and half look right; the last column of the values gives the row sums
     spec, wide = call.spec, [widen(x) if accumulator(x.dtype) != x.dtype else x for x in call[:3]]
     q, k, v = wide[0], wide[1], torch.nn.functional.pad(hide(wide[2], call.key_mask), (0, 1), value=1.0)
@@ -174,12 +178,12 @@ def attend_pieces(call: Call, pieces: Pieces, *, max_len: int, backend: str) -> 
     q, k, v = q[..., half:].flip(2), k[..., half:].flip(2), v.flip(2)
     mask = None if call.key_mask is None else call.key_mask.flip(1)
     right = both._replace(q=q, k=k, v=v, key_mask=mask, decay=call.decay[:, half:])
-    flipped = (tuple(total - x for x in reversed(ends)) for ends in (pieces.q_bounds, pieces.k_bounds, bounds))
+    flipped = (tuple(total - x for x in reversed(ends)) for ends in (shards.q_bounds, shards.k_bounds, bounds))
     sweeps = [
-        _Sweep(left, pieces.rank, pieces.q_bounds, pieces.k_bounds, bounds),
-        _Sweep(right, len(pieces.q_bounds) - 2 - pieces.rank, *flipped, flipped=True),
+        _Sweep(left, shards.rank, shards.q_bounds, shards.k_bounds, bounds),
+        _Sweep(right, len(shards.q_bounds) - 2 - shards.rank, *flipped, flipped=True),
     ]
-    rows = _attend_sweeps(sweeps, pieces, compute)
+    rows = _attend_sweeps(sweeps, shards, compute)
     num, den = (rows[0] + rows[1].flip(2)).split((call.v.shape[3], 1), dim=-1)
     return (num / NORMALISERS[spec.normaliser].divisor(den, spec.eps)).to(call.v.dtype)
 
@@ -198,27 +202,27 @@ class _Sweep(NamedTuple):
         """The segments of a rank, counted as the process group does, for which it takes sums from others, or sends its own."""
         held = _segments(self.q_bounds if takes else self.k_bounds, self.place(rank), self.bounds)
         segments = _exchanged(held, self.call.spec.causal, 0 if takes else -1)
-        # one sequence: what a rank holds of it both begins and ends its piece
+        # one sequence: what a rank holds of it both begins and ends its shard
         return segments[:1] if len(self.bounds) == 2 else segments
 
     def place(self, rank: int) -> int:
         return len(self.q_bounds) - 2 - rank if self.flipped else rank
 
 
-def _attend_sweeps(sweeps: list[_Sweep], pieces: Pieces, compute: Any) -> list[Tensor]:
+def _attend_sweeps(sweeps: list[_Sweep], shards: Shards, compute: Any) -> list[Tensor]:
     """This rank's rows of each sweep; the sums of all sweeps go round in one collective."""
-    ranks = range(len(pieces.q_bounds) - 1)
+    ranks = range(len(shards.q_bounds) - 1)
     takes = [[sweep.exchanged(rank, takes=True) for sweep in sweeps] for rank in ranks]
     sends = [[sweep.exchanged(rank, takes=False) for sweep in sweeps] for rank in ranks]
-    sent = [(sweep, segment) for sweep, held in zip(sweeps, sends[pieces.rank], strict=True) for segment in held]
+    sent = [(sweep, segment) for sweep, held in zip(sweeps, sends[shards.rank], strict=True) for segment in held]
     own = torch.stack([_sum_up(sweep.call, segment, compute) for sweep, segment in sent])
     rates = None
     if sweeps[0].call.decay is not None:
         rates = torch.stack([by_feature(sweep.call.decay, own.shape[3]) for sweep, _ in sent])  # pyright: ignore
     gaps = _gaps(sweeps, takes, sends)
-    sums = list(SumOverRanks.apply(own, rates, gaps, pieces.rank, pieces.group).unbind())
+    sums = list(SumOverRanks.apply(own, rates, gaps, shards.rank, shards.group).unbind())
     rows = []
-    for sweep, taken in zip(sweeps, takes[pieces.rank], strict=True):
+    for sweep, taken in zip(sweeps, takes[shards.rank], strict=True):
         states, sums = sums[: len(taken)], sums[len(taken) :]
         rows.append(_rows(sweep, taken, states, compute))
     return rows
@@ -246,9 +250,9 @@ def _rows(sweep: _Sweep, taken: list[Segment], states: list[Tensor], compute: An
     rows = [run(segment, state) for segment, state in zip(taken, states, strict=True)]
     whole = [x for x in _segments(sweep.q_bounds, sweep.rank, sweep.bounds) if x not in taken]
     if whole:  # sequences that no other rank has a part of
-        piece = Segment(0, whole[0].start, whole[-1].end, 0)
-        ends = torch.tensor([0, *(segment.end - piece.start for segment in whole)], device=call.q.device)
-        rows.insert(1, compute(_part(call, piece, piece, spec)._replace(cu_seqlens=ends), None, False))
+        shard = Segment(0, whole[0].start, whole[-1].end, 0)
+        ends = torch.tensor([0, *(segment.end - shard.start for segment in whole)], device=call.q.device)
+        rows.insert(1, compute(_part(call, shard, shard, spec)._replace(cu_seqlens=ends), None, False))
     return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
 
 
@@ -268,7 +272,7 @@ def _segments(piece_bounds: Sequence[int], rank: int, bounds: Sequence[int]) -> 
 
 
 def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segment]:
-    """The segments of a piece that may continue on another rank.
+    """The segments of a shard that may continue on another rank.
 
     Causal, queries look back from the first and keys are looked back at in the last (``causal_end`` 0 and -1). Not causal, both
     ends matter, and a segment that is both counts as the first.

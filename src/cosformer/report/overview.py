@@ -142,7 +142,7 @@ def grouped(runs: Iterable[Run], field: str) -> dict[str, list[Run]]:
     return found
 
 
-def told_apart_by(runs: Sequence[Run]) -> list[str]:
+def varying_settings(runs: Sequence[Run]) -> list[str]:
     """The settings in which these runs of one recipe differ, attention and seed aside. A line of runs.jsonl knows few of them."""
     known = [(run, _known(run)) for run in runs]
     values: dict[str, dict[str, set[str]]] = {}  # by setting, and by attention where each has its own
@@ -173,7 +173,7 @@ def setups(runs: Sequence[Run]) -> list[Setup]:
     """By recipe, then by what the experiments differ in; every run is in exactly one."""
     found: list[Setup] = []
     for recipe, of_recipe in grouped(runs, "recipe").items():
-        names = told_apart_by(of_recipe)
+        names = varying_settings(of_recipe)
         groups: dict[tuple[str, ...], list[Run]] = {}
         for run in of_recipe:
             groups.setdefault(tuple(repr(_known(run).get(name)) for name in names), []).append(run)

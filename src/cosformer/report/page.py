@@ -268,7 +268,7 @@ def _runs(runs: Sequence[Run], problems: Problems) -> dict[str, Any]:
 def _run_table(chosen: Sequence[Run]) -> tuple[list[str], list[list[Any]], str]:
     """Header, rows with the best first, and a note; a column for each setting in which these runs differ. A cell is text, or text and the
     number that it is sorted by."""
-    names = overview.told_apart_by(chosen)
+    names = overview.varying_settings(chosen)
     metric = next(filter(None, map(metric_of, chosen)), None)
     splits = {run.evaluation for run in chosen if run.scores}
     unit = ", ".join(filter(None, (metric.unit if metric else "score", splits.pop() if len(splits) == 1 else "")))

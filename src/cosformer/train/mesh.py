@@ -27,11 +27,11 @@ class Stream(Dataset):
     processes that share the list see what one would see.
     """
 
-    def __init__(self, task: Task, length: int, seed: int, alike: int | None = None) -> None:
+    def __init__(self, task: Task, length: int, seed: int, bucket_size: int | None = None) -> None:
         if task.train_rows < 1:
             raise ValueError("the training split holds no row; is data.length longer than the whole text?")
-        self.task, self.length, self.seed, self.alike = task, length, seed, alike
-        self._lengths = None if alike is None else task.train_lengths()
+        self.task, self.length, self.seed, self.bucket_size = task, length, seed, bucket_size
+        self._lengths = None if bucket_size is None else task.train_lengths()
         self._pass, self._order = -1, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -42,19 +42,19 @@ class Stream(Dataset):
         if number != self._pass:
             rng = np.random.default_rng([self.seed, number])
             self._order = rng.permutation(self.task.train_rows)
-            if self.alike is not None and self._lengths is not None:
-                self._order = together(self._order, self._lengths, self.alike, rng)
+            if self.bucket_size is not None and self._lengths is not None:
+                self._order = bucket_by_length(self._order, self._lengths, self.bucket_size, rng)
             self._pass = number
         return self.task.train_row(int(self._order[place]), number)
 
 
-def together(order: np.ndarray, lengths: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """``order`` in groups of ``size`` rows of about the same length: sorted over 50 groups at a time, which then come in any order."""
+def bucket_by_length(order: np.ndarray, lengths: np.ndarray, bucket_size: int, rng: np.random.Generator) -> np.ndarray:
+    """Reorder ``order`` into buckets of ``bucket_size`` rows of similar length: sort 50 buckets at a time, then shuffle the buckets."""
     groups = []
-    for start in range(0, len(order), 50 * size):
-        some = order[start : start + 50 * size]
+    for start in range(0, len(order), 50 * bucket_size):
+        some = order[start : start + 50 * bucket_size]
         some = some[np.argsort(lengths[some], kind="stable")]
-        parts = [some[i : i + size] for i in range(0, len(some), size)]
+        parts = [some[i : i + bucket_size] for i in range(0, len(some), bucket_size)]
         groups += [parts[i] for i in rng.permutation(len(parts))]
     return np.concatenate(groups)
 

@@ -33,7 +33,8 @@ def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         for batch, heads, rows in _blocks(call):
             part = _Part(_select(call, batch, heads, rows), chunk, segment)
             end = part.forward(state[batch, heads].flatten(0, 1), out[batch, rows], den[batch, rows])
-            state[batch, heads] = end.unflatten(0, state[batch, heads].shape[:2])
+            # without keys it is still the part of `state` it began as
+            state[batch, heads] = end.unflatten(0, state[batch, heads].shape[:2]).clone()
     return out, den.squeeze(-1), *_split(state)
 
 
@@ -50,7 +51,7 @@ def backward(
             states = [x[batch, heads].flatten(0, 1) for x in (first, last, dstate)]
             of_rows = [x[batch, rows] for x in (g_out, out, den[..., None], dq)]
             start = part.backward(states, of_rows, dk[batch, heads], dv[batch, heads])
-            dstate[batch, heads] = start.unflatten(0, dstate[batch, heads].shape[:2])
+            dstate[batch, heads] = start.unflatten(0, dstate[batch, heads].shape[:2]).clone()
     return dq, dk, dv, *_split(dstate)
 
 

@@ -1,9 +1,9 @@
-"""A long sequence worked off piece by piece: what lies between input and output stays small and is used again.
+"""Processes a long sequence in slices, so that intermediate tensors stay small and their memory is reused.
 
-Fresh memory costs a page fault every few kilobytes, and past a few tens of megabytes the C library gives freed memory back to
-the system after every call. Features, windows and gathered blocks of a whole long sequence then take longer to come by than to
-compute, so time grows faster than the length. Pieces also fit into the cache. Gradients need every piece again, so where they
-are wanted nothing is gained and the whole sequence goes at once.
+Fresh memory costs a page fault every few kilobytes, and past a few tens of megabytes the C library returns freed memory to the
+system after every call. For a whole long sequence, allocating features, windows and gathered blocks then takes longer than
+computing them, so time grows faster than the length. Slices also fit into the cache. Autograd keeps every slice, so with
+gradients there is nothing to gain and the whole sequence is processed at once.
 """
 
 from collections.abc import Iterator
@@ -14,32 +14,32 @@ from torch import Tensor
 
 from cosformer.ops.state import LinearState
 
-ROWS = 8192  # tokens times heads times sequences in a piece; 4096 to 16384 measured alike
-FEWEST = 128  # tokens in a piece, however many heads and sequences there are
+ROWS = 8192  # tokens x heads x sequences in a slice; 4096 to 16384 are equally fast
+FEWEST = 128  # minimum tokens in a slice, however many heads and sequences there are
 
 
-def works_in_pieces(*tensors: Tensor) -> bool:
-    """Whether to: one of these ``[B,H,N,C]`` has more than a piece, no gradient is recorded, no compiler watches (it wants
-    one graph for all lengths)."""
+def works_in_slices(*tensors: Tensor) -> bool:
+    """Whether to use slices: a tensor ``[B,H,N,C]`` is longer than one, no gradient is recorded, and torch.compile is not tracing,
+    which needs one graph for all lengths."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    return any(x.shape[2] > piece_length(x) for x in tensors)
+    return any(x.shape[2] > slice_length(x) for x in tensors)
 
 
-def piece_length(x: Tensor) -> int:
-    """Tokens in a piece of ``x [B,H,N,C]``."""
+def slice_length(x: Tensor) -> int:
+    """Tokens in a slice of ``x [B,H,N,C]``."""
     return max(FEWEST, ROWS // (x.shape[0] * x.shape[1]))
 
 
-def pieces(x: Tensor) -> Iterator[slice]:
+def slices(x: Tensor) -> Iterator[slice]:
     """Slices of the third dimension of ``x [B,H,N,C]``, in order."""
-    n, length = x.shape[2], piece_length(x)
+    n, length = x.shape[2], slice_length(x)
     for start in range(0, n, length):
         yield slice(start, min(start + length, n))
 
 
 def head_groups(*tensors: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of batch and heads with about as many rows as a piece, for attentions that need a sequence as a whole."""
+    """Slices of batch and heads with about as many rows as a slice, for attentions that need the whole sequence."""
     batch, heads = tensors[0].shape[:2]
     size = max(1, ROWS // max(x.shape[2] for x in tensors))
     for item in range(batch):
@@ -55,7 +55,7 @@ class Extend(Protocol):
     ) -> tuple[Tensor, LinearState]: ...
 
 
-def attend_in_pieces(
+def attend_in_slices(
     extend: Extend, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, *, causal: bool
 ) -> Tensor:
     """q [B,H,N,D], k [B,H,S,D], v [B,H,S,E], key_mask bool [B,S] -> [B,H,N,E], for attentions with sums for a state.
@@ -64,13 +64,13 @@ def attend_in_pieces(
     """
     out = v.new_empty(*q.shape[:3], v.shape[-1])
     state = None
-    for part in pieces(k):
+    for part in slices(k):
         mask = None if key_mask is None else key_mask[:, part]
         queries = q[:, :, part] if causal else q[:, :, :0]
         rows, state = extend(queries, k[:, :, part], v[:, :, part], state, mask, part.start)
         if causal:
             out[:, :, part] = rows
     if not causal:
-        for part in pieces(q):
+        for part in slices(q):
             out[:, :, part], _ = extend(q[:, :, part], k[:, :, :0], v[:, :, :0], state, None, part.start)
     return out
