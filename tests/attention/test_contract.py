@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosformer.attention import ATTENTIONS, Attention, attention_class, build_attention, pieces
+from cosformer.attention import ATTENTIONS, Attention, attention_class, build_attention, slices
 
 HEADS, HEAD_DIM, VALUE_DIM, MAX_LEN = 2, 8, 5, 160
 LENGTHS = (1, 37, 150)  # none a multiple of a block length, one longer than most blocks
@@ -274,8 +274,8 @@ def test_without_gradients_it_gives_the_same(case: Case, causal: bool, monkeypat
         for key_mask in (None, padding(3, s)):
             expected = attn(q, k, v, key_mask)
             for rows, fewest in ((8192, 128), (1, 40)):  # one piece, and several with a rest
-                monkeypatch.setattr(pieces, "ROWS", rows)
-                monkeypatch.setattr(pieces, "FEWEST", fewest)
+                monkeypatch.setattr(slices, "ROWS", rows)
+                monkeypatch.setattr(slices, "FEWEST", fewest)
                 with torch.no_grad():
                     assert_same(attn(q, k, v, key_mask), expected)
 
