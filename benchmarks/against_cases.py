@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -47,7 +48,12 @@ def one_token() -> Iterator[Case]:
 
 
 def model() -> Iterator[Case]:
-    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
     sizes |= {"vocab_size": 512, "max_position_embeddings": 1024}
     torch.manual_seed(0)
     lm = CosformerForCausalLM(CosformerConfig(is_decoder=True, attention="cosformer", **sizes)).eval()

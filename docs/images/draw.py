@@ -168,6 +168,32 @@ def distance() -> bytes:
         return done()
 
 
+def decays() -> bytes:
+    """The factor of each group of channels by distance in multiscale attention, and cosFormer's cosine beside them."""
+    left, right, top, bottom, farthest = 80, 660, 60, 300, 4096
+
+    def at(d: float, weight: float) -> Point:
+        return left + math.log2(d) / math.log2(farthest) * (right - left), bottom - weight * (bottom - top)
+
+    label = "Each group of channels fades at its own rate, from about one token to max_len; the cosine only fades at max_len"
+    with sheet(800, 380, label) as (s, done):
+        s.text(24, 34, "How much a token counts, by its distance: eight groups of channels of one head", size=TITLE)
+        for weight in (0.0, 0.5, 1.0):
+            s.curve([(left, at(1, weight)[1]), (right, at(1, weight)[1])], GRID)
+            s.text(left - 10, at(1, weight)[1] + 5, f"{weight:g}", MUTED, SMALL, "right")
+        for d in (1, 4, 16, 64, 256, 1024, 4096):
+            s.text(at(d, 0)[0], bottom + 22, f"{d:,}", MUTED, SMALL, "center")
+        s.text(left, bottom + 44, "tokens between query and key (logarithmic scale); max_len = 4,096", MUTED, SMALL)
+        distances = [2 ** (step / 8) for step in range(8 * 12 + 1)]
+        for group in range(8):
+            rate = farthest ** (-group / 7)
+            s.curve([at(d, math.exp(-rate * d)) for d in distances], OURS, 2)
+        s.curve([at(d, math.cos(math.pi / 2 * d / farthest)) for d in distances], THEIRS, 3, linestyle=(0, (5, 5)))
+        s.text(right + 12, at(1, 0.4)[1], "decays", OURS)
+        s.text(right + 12, at(1, 0.0)[1] + 4, "cosine", THEIRS)
+        return done()
+
+
 def angles() -> bytes:
     """Positions on a quarter circle: the factor of a pair is the cosine of the angle between them."""
     cx, cy, radius = 70, 330, 260
@@ -236,6 +262,7 @@ PICTURES: dict[str, Callable[[], bytes]] = {
     "speed.svg": speed,
     "order.svg": order,
     "distance.svg": distance,
+    "decays.svg": decays,
     "angles.svg": angles,
     "chunks.svg": chunks,
 }

@@ -22,7 +22,7 @@ SHARDED = (
     "rfa_gaussian",
     "rfa_arccos",
 )
-SHARDED += ("spe",)
+SHARDED += ("spe", "multiscale")
 N, FIRST = 90, 33  # tokens, and how many of them are rank 0's
 
 

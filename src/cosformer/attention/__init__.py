@@ -11,6 +11,7 @@ from cosformer.suggest import unknown
 ATTENTIONS: dict[str, tuple[str, str]] = {
     "softmax": ("cosformer.attention.softmax", "Softmax"),
     "cosformer": ("cosformer.attention.cosformer", "Cosformer"),
+    "multiscale": ("cosformer.attention.multiscale", "Multiscale"),
     "relu": ("cosformer.attention.feature_maps", "Relu"),
     "leaky_relu": ("cosformer.attention.feature_maps", "LeakyRelu"),
     "identity": ("cosformer.attention.feature_maps", "Identity"),

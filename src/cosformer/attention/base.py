@@ -64,6 +64,7 @@ class Attention(nn.Module):
 
     traits: ClassVar[Traits]
     grouped: ClassVar[bool] = False  # accepts fewer heads of keys and values, each shared by several query heads
+    bounded: bool = True  # refuses input longer than max_len
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ class Attention(nn.Module):
             raise ValueError(f"k has {s} positions and v has {v.shape[2]}; they must be equal")
         if min(n, s) < 1:
             raise ValueError(f"got N={n} queries and S={s} keys; there must be at least one of each")
-        if max(n, s) > self.max_len:
+        if self.bounded and max(n, s) > self.max_len:
             way_out = "build the attention with a larger max_len"
             raise ValueError(f"sequence of {max(n, s)} tokens exceeds max_len={self.max_len}; {way_out}")
         if n != s and (self.causal or not self.traits.cross):
@@ -138,6 +139,6 @@ class Attention(nn.Module):
         if not self.causal:
             raise ValueError("extend goes from left to right; build the attention with causal=True")
         self.check(q, k, v, key_mask)
-        if seen + q.shape[2] > self.max_len:
+        if self.bounded and seen + q.shape[2] > self.max_len:
             way_out = "build the attention with a larger max_len"
             raise ValueError(f"{seen} + {q.shape[2]} tokens exceed max_len={self.max_len}; {way_out}")

@@ -40,6 +40,8 @@ class CosformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         config = self.config
         if isinstance(module, Attention):
+            if hasattr(module, "reset_buffers"):  # loading leaves buffers that are not saved without values
+                module.reset_buffers()  # pyright: ignore[reportCallIssue]
             # the mechanism's own parameters start as its paper says; those that came from a file are left alone
             fresh = [p for p in module.parameters() if not getattr(p, "_is_hf_initialized", False)]
             if fresh and hasattr(module, "reset_parameters"):

@@ -100,6 +100,12 @@ class CosformerModel(CosformerPreTrainedModel):
         """Whether every layer can carry a state, so that generation need not recompute."""
         return all(layer.attention.streaming for layer in self.layers)  # pyright: ignore
 
+    @property
+    def bounded(self) -> bool:
+        """Whether input longer than ``max_position_embeddings`` is refused: by learned positions, or by an attention."""
+        layers: Any = self.layers
+        return self.config.position_embedding_type == "learned" or any(x.attention.attention.bounded for x in layers)
+
     @capture_outputs
     def forward(
         self,
@@ -281,7 +287,7 @@ class CosformerModel(CosformerPreTrainedModel):
             )
 
     def _check_length(self, length: int) -> None:
-        if length > self.config.max_position_embeddings:
+        if length > self.config.max_position_embeddings and self.bounded:
             raise ValueError(
                 f"sequence of {length} tokens exceeds max_len={self.config.max_position_embeddings}"
                 " (max_position_embeddings); use a model built with a larger one"
