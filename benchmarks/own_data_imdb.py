@@ -9,7 +9,6 @@ alone; nothing of them is kept with the results.
 
 import argparse
 import csv
-import itertools
 import json
 import math
 import re
@@ -17,7 +16,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 
 from cosformer.data.imdb import CLASSES, read_reviews
+from cosformer.tasks.tfidf import TfIdf
 
 # name -> options of `cosformer train classify` behind the data; ENCODER stands for the folder of MiniLM
 ROWS: dict[str, list[str]] = {
@@ -163,50 +162,11 @@ def baseline(args: argparse.Namespace, name: str) -> dict[str, Any]:
         answers = torch.full_like(labels["test"], int(labels["train"].bincount().argmax()))
     else:
         texts = {split: [text for text, _ in found] for split, found in rows.items()}
-        answers = tfidf_answers(texts["train"], texts["test"], labels["train"])
+        answers = torch.from_numpy(TfIdf(texts["train"], labels["train"].numpy(), len(CLASSES)).predict(texts["test"]))
     seconds = time.perf_counter() - started
     share = float((answers == labels["test"]).double().mean())
     error = math.sqrt(share * (1 - share) / len(answers))
     return {"accuracy": share, "error": error, "seconds_per_epoch": seconds, "epochs": 1}
-
-
-def tfidf_answers(train: list[str], test: list[str], labels: torch.Tensor) -> torch.Tensor:
-    """Logistic regression (L2, fitted by L-BFGS) of words and pairs of words that two training reviews share, weighted by TF-IDF."""
-
-    def terms(text: str) -> Counter[str]:
-        words = re.findall(r"[a-z0-9']+", text.lower())
-        return Counter(words + [f"{a} {b}" for a, b in itertools.pairwise(words)])
-
-    counted = {"train": [terms(text) for text in train], "test": [terms(text) for text in test]}
-    documents = Counter(term for row in counted["train"] for term in row)
-    index = {term: i for i, term in enumerate(sorted(t for t, count in documents.items() if count > 1))}
-    weight = {term: math.log((1 + len(train)) / (1 + documents[term])) + 1 for term in index}
-
-    def matrix(rows: list[Counter[str]]) -> torch.Tensor:
-        places, values = [], []
-        for i, row in enumerate(rows):
-            mine = {index[t]: (1 + math.log(count)) * weight[t] for t, count in row.items() if t in index}
-            length = math.sqrt(sum(value * value for value in mine.values())) or 1.0
-            places += [(i, j) for j in mine]
-            values += [value / length for value in mine.values()]
-        return torch.sparse_coo_tensor(torch.tensor(places).T, torch.tensor(values), (len(rows), len(index))).coalesce()
-
-    inputs, targets = matrix(counted["train"]), labels.float()
-    weights = torch.zeros(len(index) + 1, 1, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
-
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        scores = torch.sparse.mm(inputs, weights[1:])[:, 0] + weights[0]
-        # scikit-learn's C = 1
-        total = torch.nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
-        total = (total + weights[1:].square().sum() / 2) / len(targets)
-        total.backward()
-        return total
-
-    optimizer.step(loss)  # pyright: ignore[reportArgumentType]
-    with torch.no_grad():
-        return (torch.sparse.mm(matrix(counted["test"]), weights[1:])[:, 0] + weights[0] > 0).long()
 
 
 def table(args: argparse.Namespace) -> str:

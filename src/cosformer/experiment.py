@@ -126,6 +126,10 @@ class TrainConfig:
     """clip gradients to this norm (0: no clipping)"""
     seed: int = 0
     """seed of weights, order and dropout"""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: each class counts alike in the loss, whatever its number of training rows"""
+    early_stopping: int | None = None
+    """stop after this many evaluations without a better score (None: never)"""
     group_by_length: bool = False
     """fill each batch with rows of similar length, which saves padding"""
     micro_batch: int | None = None
@@ -169,12 +173,18 @@ class TrainConfig:
             if value not in known:
                 raise ValueError(f"{choice.name}={value!r}; known: {', '.join(known)}")
         counts = ("steps", "batch", "eval_batch", "eval_every", "save_every", "log_every", "keep", "sequence_parallel")
-        for name in (*counts, *(["window"] if self.window is not None else [])):
+        for name in (*counts, *(n for n in ("window", "early_stopping") if getattr(self, n) is not None)):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
         for name in ("lr", "warmup", "clip", "weight_decay", "workers", "min_lr"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}; it cannot be negative")
+        if self.class_weights != "none" and (self.sequence_parallel > 1 or self.window is not None):
+            raise ValueError(
+                "class_weights='balanced' needs whole rows: leave out train.sequence_parallel and train.window"
+            )
+        if self.early_stopping is not None and self.strategy == "fsdp":
+            raise ValueError("early_stopping does not resume with strategy='fsdp'; use strategy='ddp'")
         if self.micro_batch is not None and (self.micro_batch < 1 or self.batch % self.micro_batch):
             raise ValueError(f"micro_batch={self.micro_batch} must divide batch={self.batch}")
 

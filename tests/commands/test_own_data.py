@@ -54,12 +54,51 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
     assert "majority class" in said.out and "valid" in said.out and "test" in said.out
     scores = json.loads((folder / "run" / "result.json").read_text())["scores"]["valid"]
     assert scores.keys() == {"accuracy", "error", "loss", "macro_f1"} and 0 <= scores["macro_f1"] <= 1
+    assert "TF-IDF and logistic regression" in said.out, "what a simple model of texts reaches"
     found = load_experiment(folder / "run")
     assert found.recipe == "classify" and found.train.steps == 3 and found.model.hidden_size == 16
     assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"
     assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
         "what was decided is written down"
     )
+
+
+def test_confusions_and_the_simple_model_are_recorded_printed_and_in_the_card(folder: Path, capsys) -> None:
+    reviews(folder)
+    assert main(["train", "classify", "--data", "reviews.csv", "--run", "run", *TINY]) == 0
+    result = json.loads((folder / "run" / "result.json").read_text())
+    confusion = result["confusion"]["test"]
+    assert confusion["classes"] == ["negative", "positive"] and np.sum(confusion["counts"]) == 4
+    assert np.trace(confusion["counts"]) / 4 == result["scores"]["test"]["accuracy"]
+    simple = result["text_baseline"]["test"]
+    assert simple["score"] == 1.0, "one word decides"
+    capsys.readouterr()
+    assert main(["eval", "run"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["test:", "true", "class,", "predicted", "as", "negative", "positive"] in lines
+    for name, counts in zip(confusion["classes"], confusion["counts"], strict=True):
+        assert [name, *map(str, counts)] in lines
+    assert main(["eval", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["test"]["confusion"] == confusion
+    card = (folder / "run" / "best" / "README.md").read_text()
+    assert f"| negative | {confusion['counts'][0][0]} | {confusion['counts'][0][1]} |" in card
+    assert "| baseline: TF-IDF and logistic regression |" in card
+
+
+def test_class_weights_change_the_training_and_need_classes(folder: Path, capsys) -> None:
+    lines = [f"film {i},{'good' if i % 4 else 'bad'}" for i in range(40)]
+    (folder / "reviews.csv").write_text("\n".join(["review,sentiment", *lines]) + "\n")
+    line = ["train", "classify", "--data", "reviews.csv", *TINY]
+    losses = []
+    for run, more in {"plain": [], "weighted": ["--train.class-weights", "balanced"]}.items():
+        assert main([*line, *more, "--train.log-every", "1", "--run", run]) == 0
+        first = json.loads((folder / run / "metrics.jsonl").read_text().splitlines()[0])
+        losses.append(first["loss"])
+    assert losses[0] != losses[1]
+    jsonl(folder, "prices.jsonl", [{"text": f"t{i}", "price": 0.5 + i} for i in range(40)])
+    assert main(["train", "regress", "--data", "prices.jsonl", "--train.class-weights", "balanced"]) == 2
+    assert "rows of task 'regress' do not have one class each" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
 
 
 def test_resuming_derives_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -101,6 +140,8 @@ def test_long_rows_are_cut_read_in_windows_or_refused(folder: Path, capsys) -> N
     assert "1 rows are longer than 32 tokens and are cut there" in capsys.readouterr().err
     assert main([*line, "--run", "windows", "--data.long", "windows"]) == 0
     assert "read in overlapping windows" in capsys.readouterr().err
+    cards = {name: (folder / name / "best" / "README.md").read_text() for name in ("cut", "windows")}
+    assert "longer rows are cut" in cards["cut"] and "longer rows are read in overlapping windows" in cards["windows"]
     assert main([*line, "--run", "refuse", "--data.long", "refuse"]) == 2
     assert "a row of 206 tokens, more than data.length=32" in capsys.readouterr().err
     assert not (folder / "refuse").exists()
@@ -198,12 +239,22 @@ def test_each_kind_refuses_what_it_cannot_learn(recipe: str, rows: list[dict], s
         (["--data", "reviews.csv", "--data.options.txt", "x"], "data set 'table' has no option 'txt'"),
         (["--data", "empty.csv"], "empty.csv is empty"),
         (["--data", "header.csv"], "header.csv holds a header and no rows"),
+        (["--data", "endless.csv"], "endless.csv, line 2: longer than 10,000,000 bytes, the most that is read into memory"),
+        (["--data", "headless.fa"], "headless.fa, line 1: expected a header that begins with > (FASTA) or @ (FASTQ)"),
+        (["--data", "labels.npz"], "labels.npz: 30 rows and labels of shape [29]; each row needs one"),
+        (["--data", "gap.csv", "--data.options.series", "room", "--data.options.label", "kind"], "gap.csv, line 9: column 'temp'"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_writes_nothing(words: list[str], said: str, folder: Path, capsys) -> None:
     reviews(folder)
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("text,label\n")
+    if "endless.csv" in words:
+        (folder / "endless.csv").write_bytes(b"text,label\n" + b"x" * 50_000_000 + b",a\n")
+    (folder / "headless.fa").write_text("ACGT\n>a label=x\nACGT\n")
+    np.savez(folder / "labels.npz", rows=np.zeros((30, 4), int), labels=np.zeros(29, int))
+    readings = [f"{t},{r},{'nan' if (t, r) == (7, 0) else t},{r % 2}" for r in range(20) for t in range(10)]
+    (folder / "gap.csv").write_text("\n".join(["time,room,temp,kind", *readings]) + "\n")
     assert main(["train", "classify", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1 and not (folder / "runs").exists()

@@ -14,7 +14,8 @@ import torch
 from cosformer.experiment import ModelConfig
 from cosformer.models.classification import CosformerForPairClassification, CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
-from cosformer.tasks.scores import macro_f1, number_scores, number_sums
+from cosformer.tasks.scores import confusion_matrix, confusion_sums, macro_f1, number_scores, number_sums
+from cosformer.train.engine import weighted_loss
 
 TINY = ModelConfig(
     "roberta_base",
@@ -57,6 +58,41 @@ def test_number_scores_are_those_by_hand() -> None:
 def test_macro_f1_is_the_mean_over_classes() -> None:
     confusion = np.array([[3, 1, 0], [2, 4, 0], [0, 0, 0]])
     assert macro_f1(confusion) == pytest.approx((6 / 9 + 8 / 11) / 2)
+
+
+def test_confusions_keep_their_places_whatever_the_order_of_the_sums() -> None:
+    """Processes add up their sums in alphabetical order, in which class 10 comes before class 2."""
+    found, true = torch.arange(24) % 12, torch.arange(24) * 5 % 12
+    sums = confusion_sums(found, true, 12)
+    expected = np.zeros((12, 12), int)
+    np.add.at(expected, (true.numpy(), found.numpy()), 1)
+    for order in (list(sums), sorted(sums)):
+        counts = confusion_matrix({"rows": 24.0} | {key: sums[key] for key in order})
+        assert counts is not None and (counts == expected).all()
+    assert confusion_matrix({"rows": 24.0}) is None
+
+
+def test_balanced_weights_make_classes_count_alike(make, tmp_path: Path) -> None:
+    path = table(tmp_path, [{"text": f"t{i}", "label": "rare" if i % 5 == 0 else "usual"} for i in range(50)])
+    task = make("classify", "table", path=path)
+    weights = task.class_weights()
+    counts = np.bincount(task.dataset.splits["train"].labels)
+    assert (weights.numpy() * counts).tolist() == pytest.approx([sum(counts) / 2] * 2)
+    logits, labels = torch.randn(6, 2), torch.tensor([0, 1, 1, 1, 0, 1])
+    loss = weighted_loss(weights)
+    whole = loss(SimpleNamespace(logits=logits), labels)
+    by_hand = -(logits.log_softmax(-1)[range(6), labels] * weights[labels]).sum() / 6
+    parts = [loss(SimpleNamespace(logits=logits[s]), labels[s], 6) for s in (slice(0, 2), slice(2, 6))]
+    assert whole.item() == pytest.approx(by_hand.item()) == pytest.approx(sum(parts).item(), rel=1e-5)
+
+
+def test_balanced_weights_of_tags_leave_out_tokens_without_one(make, tmp_path: Path) -> None:
+    path = table(tmp_path, [{"words": ["ab", "c", "def"], "tags": ["X", "Y", "X"]}] * 12)
+    weights = make("tag", "table", path=path, target="tags").class_weights()
+    assert weights.tolist() == pytest.approx([3 / 4, 3 / 2])
+    labels = torch.tensor([[0, -100, 1], [-100, -100, 0]])
+    found = weighted_loss(weights)(SimpleNamespace(logits=torch.zeros(2, 3, 2)), labels)
+    assert found.item() == pytest.approx(math.log(2) * (3 / 4 + 3 / 2 + 3 / 4) / 3)
 
 
 def test_regression_answers_in_the_units_of_the_labels_and_learns_them(

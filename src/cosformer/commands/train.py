@@ -37,6 +37,7 @@ USUAL = {
     "model.max_len",
 }
 USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed", "micro_batch", "precision")}
+USUAL |= {"train.class_weights", "train.early_stopping"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -218,8 +219,9 @@ def finish(work: "Callable[[], dict[str, Any]]", folder: Path) -> int:
         print(f"{folder}: stopped, {result['reason']}; continue with `cosformer resume {folder}`", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(score_table(result))
+    early = ", stopped early" if result.get("stopped_early") else ""
     print(
-        f"{folder}: {result['steps']:,} updates, {result['parameters']:,} parameters, {result['seconds']:.0f} seconds"
+        f"{folder}: {result['steps']:,} updates{early}, {result['parameters']:,} parameters, {result['seconds']:.0f} seconds"
     )
     return 0
 
@@ -232,6 +234,10 @@ def score_table(result: dict[str, Any]) -> str:
         metric = result["score"]
         found, at_chance = (f"{x[k]:.4f} ± {x['error']:.4f}" for x, k in ((scores, metric), (base, "score")))
         beats = paint("yes", "green") if learned else paint("no", "red")
+        reader = result.get("text_baseline", {}).get(name)
+        simple = "" if reader is None else f"{reader['score']:.4f} ± {reader['error']:.4f} ({reader['name']})"
         others = ", ".join(f"{k} {v:.4g}" for k, v in worth_showing(scores).items() if k not in (metric, "error"))
-        rows.append((name, found, f"{at_chance} ({base['name']})", beats, others))
-    return table(("evaluation", str(result["score"]), "baseline", "beats it", "also"), rows)
+        rows.append((name, found, f"{at_chance} ({base['name']})", beats, simple, others))
+    header = ("evaluation", str(result["score"]), "baseline", "beats it", "simple model", "also")
+    shown = [i for i in range(len(header)) if header[i] != "simple model" or any(row[i] for row in rows)]
+    return table(tuple(header[i] for i in shown), [tuple(row[i] for i in shown) for row in rows])

@@ -123,7 +123,8 @@ def checked_lines(file: OwnFile, encoding: str, errors: str) -> Iterator[tuple[i
         number += 1
         if len(raw) > LONGEST_LINE:
             raise ValueError(
-                f"{file.shown}, line {number}: longer than {LONGEST_LINE:,} bytes; is this a text file? Break the line up"
+                f"{file.shown}, line {number}: longer than {LONGEST_LINE:,} bytes, the most that is read into memory as"
+                " one row; is this a text file? Break the line up"
             )
         try:
             text = raw.decode(encoding, errors)

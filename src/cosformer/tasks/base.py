@@ -148,6 +148,16 @@ class Task(ABC):
     def baseline(self, name: str) -> Baseline:
         """The majority class, or the unigram model of the training split, scored on evaluation ``name``."""
 
+    def class_weights(self) -> Tensor:
+        """A weight for each class, float [classes], by which every class counts alike and a training row 1 on average."""
+        raise ValueError(
+            f"class_weights='balanced': the rows of task {self.name!r} do not have one class each; leave it out"
+        )
+
+    def text_baseline(self, name: str) -> Baseline | None:
+        """A simple model that reads its input, scored on evaluation ``name``; None where the task has none."""
+        return None
+
 
 def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> CosformerConfig:
     """``config`` with room for rows of ``longest`` tokens (and a CLS vector), unless ``model`` sets max_len; then it is checked."""

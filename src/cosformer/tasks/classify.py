@@ -1,6 +1,7 @@
 """Classification of sequences: texts, pairs of texts in one row, images pixel by pixel, nested lists."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from cosformer.experiment import DataConfig, ModelConfig
 from cosformer.models.classification import CosformerForSequenceClassification
 from cosformer.models.config import CosformerConfig
 from cosformer.tasks.base import Baseline, Task
-from cosformer.tasks.scores import answer_scores, answer_sums, confusion_sums, share_error
+from cosformer.tasks.scores import answer_scores, answer_sums, confusion_sums, share_error, text_of
+from cosformer.tasks.tfidf import TfIdf
 
 _MOST_CLASSES = 100  # of which the confusions are counted
 
@@ -154,7 +156,8 @@ class Classify(Task):
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
         logits, answers = self._answers(model, batch)
         own = self.dataset.name in OWN_SETS and (self.dataset.num_classes or 0) <= _MOST_CLASSES
-        return answer_sums(logits, answers) | (confusion_sums(logits, answers) if own else {})
+        sums = answer_sums(logits, answers)
+        return sums | confusion_sums(logits.argmax(-1), answers, logits.shape[-1]) if own else sums
 
     def _answers(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The model's answer to each document, of windows the :meth:`_average`, and the right ones."""
@@ -181,6 +184,34 @@ class Classify(Task):
         majority, rows = int(np.bincount(train).argmax()), self._eval_rows(name)
         share = float((labels[rows] == majority).mean())
         return Baseline("majority class", share, share_error(share, len(rows)))
+
+    def class_weights(self) -> Tensor:
+        labels, classes = self._labelled("train").labels, self.dataset.num_classes
+        if labels is None or classes is None:
+            return super().class_weights()
+        counts = torch.from_numpy(np.bincount(labels, minlength=classes)).clamp(min=1)
+        return len(labels) / (classes * counts.float())
+
+    def text_baseline(self, name: str) -> Baseline | None:
+        """TF-IDF with logistic regression, for own texts with one class each."""
+        if self.name != "classify" or self.dataset.name != "table":
+            return None
+        labels, rows = self._labelled(name).labels, self._eval_rows(name)
+        assert labels is not None
+        texts = self._texts(self._labelled(name), rows)
+        share = float((self._tfidf.predict(texts) == labels[rows]).mean())
+        return Baseline("TF-IDF and logistic regression", share, share_error(share, len(rows)))
+
+    @cached_property
+    def _tfidf(self) -> TfIdf:
+        train = self._labelled("train")
+        assert train.labels is not None and self.dataset.num_classes is not None
+        return TfIdf(self._texts(train, np.arange(len(train))), np.asarray(train.labels), self.dataset.num_classes)
+
+    def _texts(self, split: Split, rows: np.ndarray) -> list[str]:
+        """The rows as text, whole, without the start and end tokens."""
+        found = (text_of(self.dataset.vocabulary, split.tokens[int(i)][1:-1]) for i in rows)
+        return [text.decode("utf-8", "replace") for text in found]
 
     def _taught(self, split: Split) -> Any:
         """The column of a split that holds what is learnt; None where it has none."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cosformer.data.vocabulary import Bytes, Vocabulary, Words
 
+MOST_CLASSES_SHOWN = 20  # of a confusion matrix in tables for people
 _AT_ONCE = 1 << 22  # counting casts to int64: a large split is counted piece by piece
 _WORD = re.compile(rb"[^ \t\n\r\f\v]+")
 
@@ -61,17 +62,25 @@ def answer_scores(sums: dict[str, float]) -> dict[str, float]:
     """Accuracy, its standard error and the loss; with :func:`confusion_sums` also ``macro_f1``, the mean of F1 over the classes."""
     accuracy, loss = (sums[key] / sums["rows"] for key in ("hits", "nats"))
     scores = {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
-    counts = [sums[key] for key in sums if key.startswith("confusion ")]
-    if not counts:
-        return scores
-    return scores | {"macro_f1": macro_f1(np.array(counts).reshape(-1, math.isqrt(len(counts))))}
+    confusion = confusion_matrix(sums)
+    return scores if confusion is None else scores | {"macro_f1": macro_f1(confusion)}
 
 
-def confusion_sums(logits: Tensor, answers: Tensor) -> dict[str, float]:
-    """How often each class was taken for each other one, ``confusion TRUE PREDICTED``."""
-    classes = logits.shape[-1]
-    counts = (answers * classes + logits.argmax(-1)).bincount(minlength=classes**2).tolist()
+def confusion_sums(found: Tensor, answers: Tensor, classes: int) -> dict[str, float]:
+    """How often each class was taken for each other one, ``confusion TRUE PREDICTED``, from predicted and right classes ``[rows]``."""
+    counts = (answers * classes + found).bincount(minlength=classes**2).tolist()
     return {f"confusion {i // classes} {i % classes}": float(count) for i, count in enumerate(counts)}
+
+
+def confusion_matrix(sums: dict[str, float]) -> np.ndarray | None:
+    """Counts ``[true, predicted]`` from :func:`confusion_sums`, whose keys may be in any order; None if there are none."""
+    counts = {tuple(map(int, key.split()[1:])): value for key, value in sums.items() if key.startswith("confusion ")}
+    if not counts:
+        return None
+    matrix = np.zeros((math.isqrt(len(counts)),) * 2, np.int64)
+    for place, count in counts.items():
+        matrix[place] = count
+    return matrix
 
 
 def number_sums(found: Tensor, labels: Tensor) -> dict[str, float]:

@@ -12,7 +12,7 @@ from cosformer.data.masking import IGNORED
 from cosformer.models.token_classification import CosformerForTokenClassification
 from cosformer.tasks.base import Baseline
 from cosformer.tasks.classify import Classify
-from cosformer.tasks.scores import macro_f1, mean_and_error, row_sums
+from cosformer.tasks.scores import confusion_matrix, confusion_sums, macro_f1, mean_and_error, row_sums
 
 
 class Tag(Classify):
@@ -57,14 +57,19 @@ class Tag(Classify):
     def _sums(self, found: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         counted, classes = labels != IGNORED, self.dataset.num_classes or 0
         sums = row_sums(((found == labels) & counted).sum(1), counted.sum(1))
-        pairs = np.bincount(labels[counted] * classes + found[counted], minlength=classes**2)
-        return sums | {f"confusion {i}": float(count) for i, count in enumerate(pairs)}
+        return sums | confusion_sums(torch.from_numpy(found[counted]), torch.from_numpy(labels[counted]), classes)
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
         accuracy, error = mean_and_error(sums)
-        classes = self.dataset.num_classes or 0
-        confusion = np.array([sums[f"confusion {i}"] for i in range(classes**2)]).reshape(classes, classes)
+        confusion = confusion_matrix(sums)
+        assert confusion is not None
         return {"accuracy": accuracy, "error": error, "macro_f1": macro_f1(confusion)}
+
+    def class_weights(self) -> Tensor:
+        marks, classes = self._labelled("train").marks, self.dataset.num_classes
+        assert marks is not None and classes is not None
+        counts = np.bincount(marks.flat, minlength=classes + 1)[1:]  # 0 is no tag
+        return int(counts.sum()) / (classes * torch.from_numpy(counts).clamp(min=1).float())
 
     def baseline(self, name: str) -> Baseline:
         marks = self._labelled("train").marks

@@ -1,7 +1,17 @@
 """Training: an experiment in, a run's folder out. Hugging Face's Trainer does the work; here is what it does not have."""
 
 from cosformer.train.engine import TrainingFailed, score
-from cosformer.train.run import SCORED_WEIGHTS, evaluate_run, load_model, resume, train
+from cosformer.train.run import SCORED_WEIGHTS, evaluate_run, evaluate_with_confusions, load_model, resume, train
 from cosformer.train.start import start_model
 
-__all__ = ["SCORED_WEIGHTS", "TrainingFailed", "evaluate_run", "load_model", "resume", "score", "start_model", "train"]
+__all__ = [
+    "SCORED_WEIGHTS",
+    "TrainingFailed",
+    "evaluate_run",
+    "evaluate_with_confusions",
+    "load_model",
+    "resume",
+    "score",
+    "start_model",
+    "train",
+]

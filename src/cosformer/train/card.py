@@ -13,6 +13,8 @@ from cosformer.models.card import model_card
 from cosformer.models.config import AUTO_CLASSES
 from cosformer.output_file import write_output
 from cosformer.tasks.base import Task
+from cosformer.tasks.classify import Classify
+from cosformer.tasks.scores import MOST_CLASSES_SHOWN
 
 CARD_FILE = "README.md"
 _PIPELINES = {
@@ -33,7 +35,8 @@ def write_run_card(
 ) -> None:
     """Write the card of the weights in ``folder``, those of update ``best["step"]``; ``result`` is that of a finished run."""
     auto_class = next((auto for auto, ours in AUTO_CLASSES.items() if ours == task.head.__name__), "AutoModel")
-    parts = [_table(["", ""], _facts(experiment, task, parameters)), *_scores(task, best, result)]
+    steps = experiment.train.steps if result is None else result["steps"]
+    parts = [_table(["", ""], _facts(experiment, task, parameters, steps)), *_scores(task, best, result)]
     if auto_class in _PIPELINES and (folder / "tokenizer.json").is_file():
         cut = ", truncation=True" if auto_class == "AutoModelForSequenceClassification" else ""
         call = f'pipeline("{_PIPELINES[auto_class]}", model="PATH"{cut})'
@@ -45,18 +48,19 @@ def write_run_card(
     write_output(folder / CARD_FILE, str(card))
 
 
-def _facts(experiment: Experiment, task: Task, parameters: int) -> list[list[str]]:
+def _facts(experiment: Experiment, task: Task, parameters: int, steps: int) -> list[list[str]]:
     data, train, dataset = experiment.data, experiment.train, task.dataset
+    early = f" (stopped early, of {train.steps:,})" if steps < train.steps else ""
     options = ", ".join(f"{key}={_shown(value)}" for key, value in data.options.items())
     rows = ", ".join(f"{name} {len(split):,}" for name, split in dataset.splits.items())
     facts = [
         ["task", experiment.task],
         ["data", f"`{data.name}`" + (f" ({options})" if options else "")],
         ["rows", rows],
-        ["longest row", f"{task.length:,} tokens of {dataset.vocab_size:,} kinds; what is longer is cut"],
+        ["longest row", f"{task.length:,} tokens of {dataset.vocab_size:,} kinds; {_longer(experiment, task)}"],
         ["attention", f"`{experiment.model.attention}`"],
         ["parameters", f"{parameters:,}"],
-        ["training", f"{train.steps:,} updates of {train.batch} rows, {train.optimizer}, learning rate {train.lr:g}"],
+        ["training", f"{steps:,} updates{early} of {train.batch} rows, {train.optimizer}, learning rate {train.lr:g}"],
         ["seed", str(train.seed)],
         ["command", f"`{machine.without_folders(['cosformer', *sys.argv[1:]])}`"],
         ["made with", f"cosformer {__version__}, torch {torch.__version__}"],
@@ -76,14 +80,33 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
             f" {best['score']:.4f}."
         )
     if result is not None:
+        baselines = [result[kind] for kind in ("baseline", "text_baseline") if kind in result]
         rows = [
-            [name, f"{found[task.score]:.4f} ± {found['error']:.4f}", f"{result['baseline'][name]['score']:.4f}"]
+            [
+                name,
+                f"{found[task.score]:.4f} ± {found['error']:.4f}",
+                *(f"{each[name]['score']:.4f}" for each in baselines),
+            ]
             for name, found in result["scores"].items()
         ]
-        baseline = next(iter(result["baseline"].values()))["name"]
+        names = [f"baseline: {next(iter(each.values()))['name']}" for each in baselines]
         parts.append(f"Scores of the run's last weights, those after update {result['steps']:,}, ± one standard error:")
-        parts.append(_table(["evaluation", task.score, f"baseline: {baseline}"], rows))
+        parts.append(_table(["evaluation", task.score, *names], rows))
+        for name, confusion in result.get("confusion", {}).items():
+            classes = confusion["classes"]
+            if len(classes) <= MOST_CLASSES_SHOWN:
+                counts = zip(classes, confusion["counts"], strict=True)
+                parts.append(f"Confusions on `{name}`, a row for each true class, a column for each predicted one:")
+                parts.append(_table(["", *classes], [[label, *(f"{n:,}" for n in row)] for label, row in counts]))
     return parts
+
+
+def _longer(experiment: Experiment, task: Task) -> str:
+    """What the run does with rows that are longer than the model reads."""
+    if not isinstance(task, Classify):
+        return "longer data is read in stretches of that length"
+    read = {"windows": "read in overlapping windows, whose answers are averaged", "cut": "cut", "refuse": "refused"}
+    return f"longer rows are {read[experiment.data.long]}"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

@@ -5,17 +5,20 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerState
 
 from cosformer import json_files
+from cosformer.data.masking import IGNORED
 from cosformer.experiment import METRICS_FILE, Experiment
 from cosformer.models.windows import backward_in_windows
 from cosformer.records_file import RecordsFile
@@ -53,6 +56,8 @@ class Engine(Trainer):
         settings = experiment.train
         alike = settings.batch if settings.group_by_length else None
         rows = mesh.Stream(task, settings.steps * settings.batch, settings.seed, alike)
+        if settings.class_weights == "balanced":
+            kwargs["compute_loss_func"] = weighted_loss(task.class_weights())
         super().__init__(model, args, data_collator=task.collate, train_dataset=rows, eval_dataset=rows, **kwargs)  # pyright: ignore[reportArgumentType]
         self.mesh = mesh.Mesh(experiment.train.sequence_parallel, self.args.device)
         self.mesh.seed(experiment.train.seed)
@@ -68,6 +73,7 @@ class Engine(Trainer):
         self._loss = torch.zeros((), dtype=torch.float64)
         self._updates = 0
         self._finished = -1
+        self.stopped_early = False
         self._new_tokens = 0
         self._batch: dict[str, Any] = {}
         self._norm = 0.0
@@ -235,19 +241,34 @@ class Engine(Trainer):
         self.log(dict(found))
         best = self.state.best_metric
         score = scores[self.task.score]
-        if best is None or (score > best if self.task.higher_is_better else score < best):
+        better = best is None or (score > best if self.task.higher_is_better else score < best)
+        if better:
             self._keep_best(score)
         self._logged_at += time.monotonic() - started
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        if not better and self._is_out_of_patience():
+            # with a checkpoint, from which a killed run goes on to its scores
+            self.stopped_early = self.control.should_save = self.control.should_training_stop = True
         return found
 
+    def _is_out_of_patience(self) -> bool:
+        """Whether as many evaluations as ``early_stopping`` allows have passed since the best one. The Trainer's state has that one's
+        update, also after a resume."""
+        patience, every = self.experiment.train.early_stopping, self.experiment.train.eval_every
+        step, best = self.state.global_step, self.state.best_global_step
+        return patience is not None and best is not None and step // every - best // every >= patience
+
     def score(self, name: str) -> dict[str, float]:
-        """The scores of evaluation ``name``; batches are shared by the processes."""
+        """The scores of evaluation ``name``."""
+        return self.task.scores(name, self.sums(name))
+
+    def sums(self, name: str) -> dict[str, float]:
+        """What the scores of evaluation ``name`` are made of; batches are shared by the processes."""
         model = self.model_wrapped if self.is_fsdp_enabled else self.model
         assert model is not None
         if self.mesh.group is not None or self.experiment.train.window is not None:
             model = mesh.Scored(model, self.mesh, self.experiment.train.window)
-        return score(self.task, name, model, self.experiment.train.eval_batch, self)
+        return evaluation_sums(self.task, name, model, self.experiment.train.eval_batch, self)
 
     @property
     def _world(self) -> int:
@@ -314,6 +335,8 @@ class Engine(Trainer):
                 counters = {"tokens": self.tokens, "seconds": self.elapsed(), "loss": loss}
                 counters |= {"cpu_seconds": self.cpu_elapsed()}
                 counters |= {"updates": self._updates, "new_tokens": int(tokens)}
+                if self.stopped_early:  # of so many updates: more may be asked for later
+                    counters |= {"stopped_early_of": self.experiment.train.steps}
                 (place / COUNTERS_FILE).write_text(json.dumps(counters), encoding="utf-8")
             self._wait()
             if self.is_world_process_zero():
@@ -329,8 +352,17 @@ class Engine(Trainer):
             self._loss.fill_(counters["loss"])
             # the sum over processes is on the first one's account
             self._new_tokens = counters["new_tokens"] if self.is_world_process_zero() else 0
+            self.stopped_early = counters.get("stopped_early_of") == self.experiment.train.steps
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(checkpoint / COUNTERS_FILE, error) from error
+
+    def load_stopped(self, checkpoint: Path) -> None:
+        """The weights and the place of a run that has stopped early at ``checkpoint``: nothing is left but to score it."""
+        try:
+            self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            self._load_from_checkpoint(str(checkpoint))
+        except Exception as error:
+            raise unreadable(checkpoint, error) from error
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once, under one name: the other name is not missing."""
@@ -362,9 +394,29 @@ class Engine(Trainer):
             dist.barrier()
 
 
+def weighted_loss(weights: Tensor) -> Callable[..., Tensor]:
+    """Cross-entropy with a weight for each class, as the Trainer calls it: the sum over the rows, divided by those of the whole batch."""
+
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        logits = outputs.logits.float().flatten(0, -2)
+        total = F.cross_entropy(
+            logits, labels.flatten(), weights.to(logits.device), ignore_index=IGNORED, reduction="sum"
+        )
+        return total / (num_items_in_batch if num_items_in_batch is not None else (labels != IGNORED).sum())
+
+    return loss
+
+
+def score(task: Task, name: str, model: nn.Module, batch: int) -> dict[str, float]:
+    """The scores of evaluation ``name``, in batches of ``batch`` rows."""
+    return task.scores(name, evaluation_sums(task, name, model, batch))
+
+
 @torch.no_grad()
-def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | None = None) -> dict[str, float]:
-    """The scores of evaluation ``name``, in batches of ``batch`` rows; with an engine the processes share them."""
+def evaluation_sums(
+    task: Task, name: str, model: nn.Module, batch: int, engine: Engine | None = None
+) -> dict[str, float]:
+    """The task's sums over evaluation ``name``, in batches of ``batch`` rows; with an engine the processes share them."""
     size = task.eval_size(name)
     if size < 1:
         raise ValueError(f"the evaluation {name!r} holds no row")
@@ -390,4 +442,4 @@ def score(task: Task, name: str, model: nn.Module, batch: int, engine: Engine | 
         # ranks that share rows have the same sums: one of them counts
         dist.all_gather_object(every, sums if engine.mesh.shard == 0 else {})
         sums = {key: math.fsum(part.get(key, 0.0) for part in every) for key in sorted({k for p in every for k in p})}
-    return task.scores(name, sums)
+    return sums

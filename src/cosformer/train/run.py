@@ -25,9 +25,10 @@ from cosformer.locks import locked
 from cosformer.records_file import RecordsFile
 from cosformer.tasks import build_task
 from cosformer.tasks.base import Baseline, Task
+from cosformer.tasks.scores import confusion_matrix
 from cosformer.train import checkpoints, settings
 from cosformer.train.callbacks import Progress, StartsAt, StopOnSignal, Wait
-from cosformer.train.engine import Engine, TrainingFailed, score, unreadable
+from cosformer.train.engine import Engine, TrainingFailed, evaluation_sums, unreadable
 from cosformer.train.mesh import Scored
 from cosformer.train.schedules import schedule
 from cosformer.train.start import start_model
@@ -46,6 +47,8 @@ def train(
     _refuse_existing(run)
     _set_threads(experiment)
     task = build_task(experiment)
+    if experiment.train.class_weights == "balanced":
+        task.class_weights()  # refuses a task without classes before anything is written
     model = start_model(task, experiment)
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
@@ -159,6 +162,14 @@ def lengthen(run: Path, steps: int) -> Experiment:
 
 def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = None) -> dict[str, dict[str, float]]:
     """Scores of the run's model by evaluation name; by default those that a run makes at its end."""
+    return evaluate_with_confusions(run, names, which)[0]
+
+
+def evaluate_with_confusions(
+    run: Path, names: list[str] | None = None, which: str | None = None
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]]]:
+    """What :func:`evaluate_run` returns, and the confusion matrix of each evaluation that has one: ``classes``, and ``counts``, a row for
+    each true class with a column for each predicted one."""
     experiment = load_experiment(run)
     if edited := RecordsFile(run).edited():
         print(f"{edited}; the scores are those of the edited settings", file=sys.stderr)
@@ -167,7 +178,18 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
     model: Any = load_model(run, which or SCORED_WEIGHTS)
     if experiment.train.window is not None:
         model = Scored(model, None, experiment.train.window)
-    return {name: score(task, name, model, experiment.train.eval_batch) for name in names or task.final}
+    batch = experiment.train.eval_batch
+    sums = {name: evaluation_sums(task, name, model, batch) for name in names or task.final}
+    return {name: task.scores(name, found) for name, found in sums.items()}, _confusions(task, sums)
+
+
+def _confusions(task: Task, sums: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
+    found = {name: confusion_matrix(of) for name, of in sums.items()}
+    return {
+        name: {"classes": list(task.dataset.class_names or map(str, range(len(counts)))), "counts": counts.tolist()}
+        for name, counts in found.items()
+        if counts is not None
+    }
 
 
 def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
@@ -244,7 +266,7 @@ def _train_and_score(
     try:
         with stop:
             _run_updates(engine, checkpoint)
-        if engine.state.global_step < experiment.train.steps:
+        if engine.state.global_step < experiment.train.steps and not engine.stopped_early:
             return record.write("stopped", f"{stop.received} at update {engine.state.global_step}")
         return _finish(engine, task, record)
     except (Exception, KeyboardInterrupt) as error:
@@ -260,6 +282,9 @@ def _run_updates(engine: Engine, checkpoint: Path | None) -> None:
     if checkpoint is None:
         engine.train()
         return
+    if engine.stopped_early:
+        engine.load_stopped(checkpoint)
+        return
     starts = StartsAt(checkpoint)
     engine.add_callback(starts)
     try:
@@ -272,8 +297,11 @@ def _run_updates(engine: Engine, checkpoint: Path | None) -> None:
 
 def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     """Score the last weights and write the result: the best of many noisy evaluations would flatter the noisier run."""
-    scores = {name: engine.score(name) for name in task.final}
+    sums = {name: engine.sums(name) for name in task.final}
+    scores = {name: task.scores(name, found) for name, found in sums.items()}
+    confusions = _confusions(task, sums)
     baselines = {name: task.baseline(name) for name in task.final}
+    readers = {name: found for name in task.final if (found := task.text_baseline(name)) is not None}
     experiment = engine.experiment
     result = {
         "recipe": experiment.recipe,
@@ -285,7 +313,10 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "scores": scores,
         "baseline": {name: asdict(baseline) for name, baseline in baselines.items()},
         "learned": {name: _beats(task, scores[name], baseline) for name, baseline in baselines.items()},
+        **({"text_baseline": {name: asdict(found) for name, found in readers.items()}} if readers else {}),
+        **({"confusion": confusions} if confusions else {}),
         "steps": engine.state.global_step,
+        **({"stopped_early": True} if engine.stopped_early else {}),
         "tokens": engine.tokens,
         **record.facts(),
     }

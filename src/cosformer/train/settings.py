@@ -15,6 +15,7 @@ from cosformer.train import checkpoints
 CHANGEABLE = {
     *("lr", "beta1", "beta2", "eps", "momentum", "weight_decay", "schedule", "warmup", "cycle", "min_lr", "clip"),
     *("eval_batch", "eval_every", "save_every", "log_every", "keep", "tracker", "diagnostics", "threads", "workers"),
+    "early_stopping",
 }
 
 
