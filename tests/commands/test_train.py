@@ -57,11 +57,11 @@ def engine(monkeypatch) -> dict[str, Any]:
         seen.update(call="resume", run=run, **options)
         return answer()
 
-    def evaluate_run(run: Path, names: list[str] | None, which: str | None) -> Any:
+    def evaluate_with_confusions(run: Path, names: list[str] | None, which: str | None) -> Any:
         seen.update(call="eval", run=run, names=names, which=which)
-        return answer()["scores"]
+        return answer()["scores"], {}
 
-    for function in (train, resume, evaluate_run):
+    for function in (train, resume, evaluate_with_confusions):
         monkeypatch.setattr(cosformer.train, function.__name__, function)
     return seen
 
