@@ -151,9 +151,9 @@ class Tensors:
             rates = np.random.default_rng(case.decay).choice([0.0, 1e-6, 1e-3, 0.03, 0.25, 1.0, 4.0], size=(hk, d))
             self.decay = torch.from_numpy(rates).to(torch.float64 if dtype == torch.float64 else torch.float32)
         self.oracle = Oracle(self._given(kept))
-        self.weight = rng.standard_normal((b, h, n, e))
-        self.weight[self.oracle.close_to_eps()] = 0
-        self.weight = torch.from_numpy(self.weight).to(dtype)
+        weight = rng.standard_normal((b, h, n, e))
+        weight[self.oracle.close_to_eps()] = 0
+        self.weight = torch.from_numpy(weight).to(dtype)
         self.kv_weight, self.z_weight = rng.standard_normal((b, hk, 2 * d, e)), rng.standard_normal((b, hk, 2 * d))
 
     def _spoil(self, x: Tensor, layout: str, rng: np.random.Generator) -> Tensor:
