@@ -104,6 +104,19 @@ def test_no_keys_at_all(tensors, backend, dtype):
 
 @pytest.mark.parametrize("decays", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", ["auto", *available_backends()])
+def test_no_batch_items(tensors, causal, decays, backend):
+    for n in (0, 1, 40, 300):
+        leaves = tensors(0, 4, 2, n, n, 6, 5, dtype=torch.float32)
+        options = {"key_mask": torch.ones(0, n, dtype=torch.bool), "decay": torch.full((2, 6), 0.1) if decays else None}
+        out = cosformer_attention(*leaves, causal=causal, max_len=400, backend=backend, **options)
+        assert out.shape == (0, 4, n, 5)
+        grads = torch.autograd.grad(out.sum(), leaves)
+        assert [x.shape for x in grads] == [x.shape for x in leaves]
+
+
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("backend", "dtype"), EVERY)
 def test_gradients_of_near_dead_rows(tensors, causal, decays, backend, dtype):
     """A tiny sum below eps: gradients of order 1/eps, finite but for float16, where they overflow as conversions do."""
