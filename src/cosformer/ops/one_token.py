@@ -27,26 +27,26 @@ def try_one_token(
         return None
     kv, z, position = state.kv, state.z, state.position
     gradients = torch.is_grad_enabled()
-    for x in (q, k, v, kv, z, position) if decay is None else (q, k, v, kv, z, position, decay):
+    for x in (q, k, v, kv, z) if decay is None else (q, k, v, kv, z, decay):
         if type(x) is not Tensor or not x.is_cpu or x.is_neg() or (gradients and x.requires_grad):
             return None
     dtype = q.dtype
     if dtype not in native.DTYPES or k.dtype is not dtype or v.dtype is not dtype:
         return None
-    if kv.dtype is not torch.float32 or z.dtype is not torch.float32 or position.dtype is not torch.int64:
+    if kv.dtype is not torch.float32 or z.dtype is not torch.float32 or not q.dim() == v.dim() == 4:
         return None
-    q_shape, v_shape = q.shape, v.shape
-    if not len(q_shape) == len(v_shape) == 4 or position.dim():
+    if type(position) is not Tensor or not position.is_cpu or position.dtype is not torch.int64 or position.dim():
         return None
-    b, h, n, d = q_shape
-    hk, e = v_shape[1], v_shape[3]
-    if n != 1 or hk == 0 or h % hk or d == 0 or e == 0 or k.shape != (b, hk, 1, d) or v_shape != (b, hk, 1, e):
+    b, h, n, d = q.shape
+    values, hk, s, e = v.shape
+    if n != 1 or s != 1 or values != b or hk == 0 or h % hk or d == 0 or e == 0 or k.shape != (b, hk, 1, d):
         return None
     if kv.shape != (b, hk, 2 * d, e) or z.shape != (b, hk, 2 * d):
         return None
     if decay is not None and (decay.dtype is not torch.float32 or decay.shape != (hk, d) or not decay.is_contiguous()):
         return None
-    found = native.token(q, k, v, kv, z, position, decay, state.max_len, check_eps(eps, dtype))
+    sizes = (b, h, hk, d, e)
+    found = native.token(sizes, q, k, v, kv, z, position, decay, state.max_len, check_eps(eps, dtype))
     if found is None:
         return None
     out, kv, z, position = found

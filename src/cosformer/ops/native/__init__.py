@@ -161,6 +161,7 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def token(
+    sizes: tuple[int, int, int, int, int],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -173,15 +174,15 @@ def token(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """:func:`step` of a causal cosFormer call: ``out`` and the new ``kv``, ``z`` and position; None if the state is full.
 
-    What generation repeats, so its record is short, and C reads and writes the position.
+    ``sizes``: B, H, Hk, D, E. Generation repeats this call, so its record is short, and C reads and writes the position.
     """
+    b, h, _, d, e = sizes
     q, k, v, kv, z = q.contiguous(), k.contiguous(), v.contiguous(), kv.contiguous(), z.contiguous()
-    (b, h, _, d), (_, hk, _, e) = q.shape, v.shape
     out = torch.empty_like(q) if d == e else q.new_empty((b, h, 1, e))
     kv_next, z_next, position_next = _next_state(kv), torch.empty_like(z), torch.empty_like(position)
     # fmt: off
     status = loaded().token(TOKEN.pack(
-        b, h, hk, d, e, DTYPES[q.dtype], max_len, torch.get_num_threads(), eps, q.data_ptr(), k.data_ptr(), v.data_ptr(),
+        *sizes, DTYPES[q.dtype], max_len, torch.get_num_threads(), eps, q.data_ptr(), k.data_ptr(), v.data_ptr(),
         kv.data_ptr(), z.data_ptr(), 0 if decay is None else decay.data_ptr(), position.data_ptr(),
         out.data_ptr(), kv_next.data_ptr(), z_next.data_ptr(), position_next.data_ptr(),
     ))
