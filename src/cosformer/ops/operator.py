@@ -92,6 +92,8 @@ def cosformer_attention(
     ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
     reaches nothing, and its gradients are zero.
 
+    float16: outputs and gradients that exceed 65,504 become infinity, as in torch's own attention, so that a ``GradScaler`` sees them.
+
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
     if group is not None:

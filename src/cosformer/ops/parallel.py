@@ -19,7 +19,7 @@ from torch.distributed import _functional_collectives as collectives
 
 from cosformer.ops.checks import check_bounds
 from cosformer.ops.decay import by_feature, fade
-from cosformer.ops.dense import hide, widen
+from cosformer.ops.dense import hide
 from cosformer.ops.dispatch import attend
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import AttentionSpec, Call, accumulator
@@ -171,7 +171,7 @@ def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> 
     if call.decay is None or call.spec.causal:
         return _attend_sweeps([_Sweep(call, shards.rank, shards.q_bounds, shards.k_bounds, bounds)], shards, compute)[0]
     # half of the channels look left and half look right; the last column of the values gives the row sums
-    spec, wide = call.spec, [widen(x) if accumulator(x.dtype) != x.dtype else x for x in call[:3]]
+    spec, wide = call.spec, [x.to(accumulator(x.dtype)) for x in call[:3]]
     q, k, v = wide[0], wide[1], torch.nn.functional.pad(hide(wide[2], call.key_mask), (0, 1), value=1.0)
     both, half = call._replace(spec=spec._replace(causal=True, normaliser="none")), q.shape[3] // 2
     left = both._replace(q=q[..., :half], k=k[..., :half], v=v, decay=call.decay[:, :half])
