@@ -283,6 +283,7 @@ def test_older_compilers_are_refused_by_the_version_they_need(monkeypatch):
         with pytest.raises(Exception, match=r"need torch 2\.12 or later, and this is"):
             torch.export.export(module, (x,), strict=strict)
 
+
 @traces
 @pytest.mark.parametrize("backend", ["auto", "plain", "dense"])
 def test_decay_compiles_and_exports(backend):
