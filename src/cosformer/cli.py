@@ -153,7 +153,7 @@ def _bound_spinning() -> None:
 
 
 def _reader_is_there() -> bool:
-    """Whether what is printed still goes somewhere: a pipe whose reader went away says so at once."""
+    """Whether the output still has a reader; a pipe whose reader has exited reports it at once."""
     waiting = select.poll()
     waiting.register(sys.stdout.fileno(), 0)
     return not any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))

@@ -78,8 +78,8 @@ def prepare() -> str:
 
 
 def describe(setting: str | None) -> str:
-    """A line on what :func:`find_setting` found; nothing where all is well."""
-    trouble = "torch's bfloat16 products do not run on this machine (it promises AMX and does not permit it)"
+    """One line about the result of :func:`find_setting`; empty if bfloat16 works."""
+    trouble = "torch's bfloat16 products do not run on this machine (it advertises AMX but does not permit it)"
     if setting is None:
         return f"{trouble}, whatever {VARIABLE} says: use float32"
     return f"{trouble}; {VARIABLE}={setting} was set, with which they do" if setting else ""
@@ -110,7 +110,7 @@ def _cpuinfo(field: str) -> str:
 
 
 def read_field(path: Path, field: str) -> str:
-    """What stands behind ``field:`` in one of the system's lists; nothing where it is not there."""
+    """The value after ``field:`` in a file such as /proc/cpuinfo; empty if it is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

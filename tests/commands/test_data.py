@@ -81,7 +81,7 @@ def test_images_are_shown_as_a_contact_sheet(tmp_path: Path, capsys) -> None:
     [
         (["get", "nothing"], "unknown data set 'nothing'; known: python"),
         (["get", "sst2", "--set", "colour=red"], "has no option 'colour'; it has: path, tokenizer"),
-        (["get", "sst2", "--set", "colour"], "wanted OPTION=VALUE"),
+        (["get", "sst2", "--set", "colour"], "expected OPTION=VALUE"),
         (["get", "sst2", "--from", "nowhere"], "nowhere does not exist"),
         (
             ["show", "listops-small", "--set", "train=1", "--set", "valid=1", "--set", "test=1", "--split", "dev"],

@@ -141,7 +141,7 @@ def test_a_file_that_changed_since_the_first_download_is_refused(server: Server)
 )
 def test_what_is_no_whole_archive_leaves_nothing_behind(server: Server, answer: bytes, said: str) -> None:
     server.content = answer
-    with pytest.raises(ValueError, match=rf"did not send what it should: {said}.*discarded"):
+    with pytest.raises(ValueError, match=rf"did not send the expected file: {said}.*discarded"):
         fetch(Download(server.url))
     assert kept() == []
     server.content = CONTENT

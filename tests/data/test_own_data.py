@@ -139,7 +139,7 @@ def test_a_column_may_say_the_split(tmp_path: Path) -> None:
     found = load_dataset("table", path=str(tmp_path / "a.csv"))
     assert texts_of(found, "valid") == [t for t, _, s in rows if s == "validation"]
     (tmp_path / "b.csv").write_text(csv_of([*rows, ("x", "bad", "later")], "text,label,split"))
-    with pytest.raises(ValueError, match=r"b.csv, line 42: column 'split' says 'later'; wanted one of train"):
+    with pytest.raises(ValueError, match=r"b.csv, line 42: column 'split' is 'later'; expected one of train"):
         load_dataset("table", path=str(tmp_path / "b.csv"))
 
 

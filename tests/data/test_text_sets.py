@@ -168,7 +168,7 @@ def test_mnli_from_glue_and_from_json_lines(pack: Callable, tmp_path: Path) -> N
             "sst2",
             "train.tsv",
             "text\tlabel\nx\t1\n",
-            r"line 1: the columns are \['text', 'label'\], wanted \['sentence'\]",
+            r"line 1: the columns are \['text', 'label'\], expected \['sentence'\]",
         ),
         ("sst2", "train.tsv", "sentence\tlabel\nx\t1\ny\n", "line 3: 1 columns, not the 2 of the header"),
         ("sst2", "dev.tsv", "sentence\tlabel\nx\t2\n", "line 2: label '2' is none of 0, 1"),
@@ -176,7 +176,7 @@ def test_mnli_from_glue_and_from_json_lines(pack: Callable, tmp_path: Path) -> N
             "mnli",
             "dev_matched.jsonl",
             '{"premise": "a", "label": "neutral"}\n',
-            "line 1: has .*wanted .'premise', 'hypothesis'",
+            "line 1: has .*expected .'premise', 'hypothesis'",
         ),
         ("mnli", "dev_matched.jsonl", '{"premise": "a"\n', "line 1: not JSON"),
         (
@@ -273,7 +273,7 @@ def test_blitzer_reviews(tmp_path: Path) -> None:
     assert ("<s>books & a\n\nmore</s>", 1) in rows and ("<s>bad dvd 3</s>", 0) in rows and len(rows) == 12
     assert sum(len(p) for p in load_dataset("blitzer", path=str(path), domains=["dvd"]).splits.values()) == 10
     assert sum(len(p) for p in load_dataset("blitzer", path=str(path / "dvd")).splits.values()) == 10
-    with pytest.raises(ValueError, match="holds no domain food; found: "):
+    with pytest.raises(ValueError, match="contains no domain food; it contains: "):
         load_dataset("blitzer", path=str(path), domains=["food"])
 
 

@@ -97,7 +97,7 @@ def test_vocab_and_merges_files_are_used(tmp_path: Path, archive: str) -> None:
     assert flat.tolist() == [6, 6, 7, 5, 8, 4] and lengths.tolist() == [4, 0, 2]
     with pytest.raises(ValueError, match=r"merges.txt, line 2: 'a b c' is not two tokens"):
         Subwords.load(_bpe_folder(tmp_path / "bad", "#version: 0.2\na b c\n"))
-    with pytest.raises(FileNotFoundError, match=r"holds no tokenizer: wanted tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"contains no tokenizer: expected tokenizer\.json"):
         Subwords.load(tmp_path)
     # the same tokenizer in another folder, with a model's weights beside it, is the same set
     first = load_dataset("wikitext2", path=archive, tokenizer=str(folder)).folder

@@ -59,6 +59,7 @@ class Case:
     gradients: bool
     with_state: bool  # of pieces: the last state is asked for, and has a gradient
     cuts: list[int] = field(default_factory=list)  # bounds of pieces or of packed sequences
+    decay: int = 0  # seed of the rates; 0: none
 
 
 def draw(rng: np.random.Generator) -> Case:
@@ -84,13 +85,14 @@ def draw(rng: np.random.Generator) -> Case:
     mask = pick("none", "none", "clean", "dirty") if may_mask else "none"
     must = mask != "none" or form in FORMS[5:]
     longest = max(n + offset, s, 1)
+    sizes = (b, hk * groups, hk, n, s, pick(*CHANNELS), pick(*CHANNELS))
     return Case(
         form=form,
         dtype=dtype,
         backend=pick("auto", "auto", *available_backends(getattr(torch, dtype))),
         instruction_set=pick(*library.instruction_sets) if library else "",
         threads=pick(1, 1, 1, 2),
-        sizes=(b, hk * groups, hk, n, s, pick(*CHANNELS), pick(*CHANNELS)),
+        sizes=sizes,
         max_len=longest + pick(0, 0, 1, 100, 10_000) if must or rng.random() < 0.5 else None,
         q_offset=offset,
         eps=pick(1e-6, 1e-6, 1e-3, 1.0),
@@ -101,7 +103,14 @@ def draw(rng: np.random.Generator) -> Case:
         gradients=pick(True, True, False),
         with_state=pick(True, False),
         cuts=cuts,
+        decay=_draw_decay(rng.spawn(1)[0], form, s) if sizes[5] % 2 == 0 or "causal" in form else 0,
     )
+
+
+def _draw_decay(rng: np.random.Generator, form: str, s: int) -> int:
+    """The oracle takes decay channel by channel, so long sequences are left out."""
+    takes = form in ("whole", "causal", "last queries", "packed", "causal packed", "causal pieces")
+    return int(rng.integers(1, 2**31)) if takes and s <= 130 and rng.random() < 0.6 else 0
 
 
 def _cuts(rng: np.random.Generator, s: int, one_by_one: bool) -> list[int]:
@@ -137,10 +146,14 @@ class Tensors:
                 self._spoil(x, layout, rng) for x, layout in zip(arranged[1:], case.layouts[1:], strict=True)
             ]
         self.q, self.k, self.v = (x.detach().requires_grad_(case.gradients) for x in arranged)
+        self.decay = None
+        if case.decay:
+            rates = np.random.default_rng(case.decay).choice([0.0, 1e-6, 1e-3, 0.03, 0.25, 1.0, 4.0], size=(hk, d))
+            self.decay = torch.from_numpy(rates).to(torch.float64 if dtype == torch.float64 else torch.float32)
         self.oracle = Oracle(self._given(kept))
-        self.weight = rng.standard_normal((b, h, n, e))
-        self.weight[self.oracle.close_to_eps()] = 0
-        self.weight = torch.from_numpy(self.weight).to(dtype)
+        weight = rng.standard_normal((b, h, n, e))
+        weight[self.oracle.close_to_eps()] = 0
+        self.weight = torch.from_numpy(weight).to(dtype)
         self.kv_weight, self.z_weight = rng.standard_normal((b, hk, 2 * d, e)), rng.standard_normal((b, hk, 2 * d))
 
     def _spoil(self, x: Tensor, layout: str, rng: np.random.Generator) -> Tensor:
@@ -173,12 +186,18 @@ class Tensors:
             q_angle = k_angle = math.pi / 2 * (i - bounds[sequence]) / length
         visible = seen[None] & kept[:, None, :]
         q, k, v = (x.detach().resolve_neg().double().numpy() for x in (self.q, self.k, self.v))
-        return Given(q, k, v, q_angle, k_angle, np.broadcast_to(visible, (b, n, s)), kept, case.eps)
+        decay = None if self.decay is None else self.decay.double().numpy()
+        both = case.form in ("whole", "packed")
+        return Given(
+            q, k, v, q_angle, k_angle, np.broadcast_to(visible, (b, n, s)), kept, case.eps, decay, i[:, None] - j, both
+        )
 
     def run(self) -> dict[str, Tensor]:
         """Output, state and gradients of the operator."""
         case = self.case
         options: dict[str, Any] = {"max_len": case.max_len, "eps": case.eps, "backend": case.backend}
+        if self.decay is not None:
+            options["decay"] = self.decay
         with torch.set_grad_enabled(case.gradients):
             out, state = self._call(options)
             found = {"out": out}

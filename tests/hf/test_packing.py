@@ -67,7 +67,7 @@ def test_refusals():
     bounds = torch.tensor([0, 3, 6])
     with pytest.raises(ValueError, match="need position_ids"):
         model(x, cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
-    with pytest.raises(ValueError, match="neither a padding mask"):
+    with pytest.raises(ValueError, match="with a padding mask"):
         model(x, cu_seq_lens_q=bounds, position_ids=restart, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1]]))
     with pytest.raises(ValueError, match="neither one sequence nor packed"):
         model(x, position_ids=torch.tensor([[0, 1, 2, 1, 2, 3]]))

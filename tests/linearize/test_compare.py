@@ -157,7 +157,7 @@ def test_the_command(llama, bert, text, tmp_path, capsys):
     options = ["--text", str(text), "--json", str(out), "--tokens", "256", "--continue-after", "9"]
     options += ["--contexts", "32", "64"]
     assert main(["compare", llama, llama, *options]) == 0
-    assert "goes on: " in capsys.readouterr().out
+    assert "continuation: " in capsys.readouterr().out
     first, second = (json.loads(line) for line in out.read_text().splitlines())
     first.pop("token ms"), second.pop("token ms")
     assert first == second

@@ -27,10 +27,12 @@ def spoil(name: str, options: dict[str, Any]) -> dict[str, Any]:
         return options | {"key_mask": None}
     if name == "eps":
         return options | {"eps": 2 * options["eps"]}
+    if name == "decay" and "decay" in options:
+        return options | {"decay": options["decay"] / 2}
     return options
 
 
-@pytest.mark.parametrize("name", ["angle", "mask", "eps"])
+@pytest.mark.parametrize("name", ["angle", "mask", "eps", "decay"])
 def test_a_wrong_operator_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = cases.cosformer_attention
     monkeypatch.setattr(cases, "cosformer_attention", lambda *args, **options: right(*args, **spoil(name, options)))

@@ -282,3 +282,37 @@ def test_older_compilers_are_refused_by_the_version_they_need(monkeypatch):
     for strict in (False, True):
         with pytest.raises(Exception, match=r"need torch 2\.12 or later, and this is"):
             torch.export.export(module, (x,), strict=strict)
+
+
+@traces
+@pytest.mark.parametrize("backend", ["auto", "plain", "dense"])
+def test_decay_compiles_and_exports(backend):
+    """A causal call and a one-token step, each in one graph."""
+    decay = torch.tensor([[0.0, 0.01, 0.1, 1.0], [2.0, 0.5, 0.3, 4.0]])
+    q, k, v = (torch.randn(1, 2, 300, 4) for _ in range(3))
+
+    def attend(q, k, v):
+        return cosformer_attention(q, k, v, causal=True, max_len=400, decay=decay, backend=backend)
+
+    def step(q, k, v, kv, z, seen):
+        state = LinearState(kv, z, seen, 400, decay)
+        options = {"causal": True, "max_len": 400, "decay": decay, "backend": backend}
+        out, state = cosformer_attention(q, k, v, state=state, return_state=True, **options)
+        return out, state.kv, state.z, state.position
+
+    class Module(torch.nn.Module):
+        def __init__(self, call):
+            super().__init__()
+            self.call = call
+
+        def forward(self, *tensors):
+            return self.call(*tensors)
+
+    _, state = cosformer_attention(q, k, v, causal=True, max_len=400, decay=decay, return_state=True)
+    one = (*(x[:, :, :1] for x in (q, k, v)), state.kv, state.z, state.position)
+    for call, tensors in ((attend, (q, k, v)), (step, one)):
+        expected = call(*tensors)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")(*tensors)
+        exported = torch.export.export(Module(call), tensors, strict=False).module()(*tensors)
+        for found in (compiled, exported):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ from torch import Tensor
 from cosformer import cosformer_attention
 from cosformer.ops import native
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import MEMBERS, loaded
+from cosformer.ops.native.library import MEMBERS, TOKEN_MEMBERS, loaded
 from cosformer.ops.spec import AttentionSpec, Call
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
@@ -480,13 +480,12 @@ def test_every_build_of_the_kernels(causal):
     assert worst(native.step(g)[0], native.forward(g)[0].double()) < 1e-6
 
 
-def test_python_packs_the_members_of_the_header():
+@pytest.mark.parametrize(("record", "members"), [("call_t", MEMBERS), ("token_t", TOKEN_MEMBERS)])
+def test_python_packs_the_members_of_the_header(record, members):
     header = (Path(native.__file__).parent / "cosformer.h").read_text()
-    body = re.sub(
-        r"/\*.*?\*/", "", header[header.index("typedef struct {") : header.index("} call_t;")], flags=re.DOTALL
-    )
-    declared = re.findall(r"[*\s,](\w+(?:\[3\])?)(?=\s*[,;])", body)
-    assert declared == MEMBERS
+    end = header.index(f"}} {record};")
+    body = re.sub(r"/\*.*?\*/", "", header[header.rindex("typedef struct {", 0, end) : end], flags=re.DOTALL)
+    assert re.findall(r"[*\s,](\w+(?:\[3\])?)(?=\s*[,;])", body) == members
 
 
 def test_says_what_it_cannot_take():

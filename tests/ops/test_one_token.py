@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosformer import LinearState, cosformer_attention
 from cosformer.ops import native
+from cosformer.ops.spec import AttentionSpec, Call
 from versions import traces
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
@@ -136,6 +137,37 @@ def test_gradients_are_not_lost(known):
         assert torch.autograd.grad(out.sum(), leaf)[0].abs().sum() > 0
         with torch.no_grad():
             torch.testing.assert_close(step(q, k, v, replace(state, **{name: leaf}))[0], out)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"h": 6, "hk": 2, "d": 5, "e": 7}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("decays", [False, True])
+def test_a_token_gives_the_bits_of_the_step_kernel(sizes, dtype, decays):
+    q, k, v = token(**sizes, dtype=dtype)
+    rates = torch.rand(k.shape[1], k.shape[3]) if decays else None
+    _, state = step(q, k, v, None, decay=rates)
+    for _ in range(3):
+        out, after = step(q, k, v, state, decay=state.decay)
+        spec = AttentionSpec.cosine(MAX_LEN, causal=True).moved(state.seen)
+        expected = native.step(Call(q, k, v, state.kv, state.z, None, None, state.decay, spec))
+        for got, want in zip((out, after.kv, after.z), expected, strict=True):
+            assert torch.equal(got, want) and got.dtype == want.dtype
+        assert torch.equal(after.position, state.position + 1) and after.position.dtype == torch.int64
+        assert after.decay is state.decay
+        state = after
+
+
+def test_negated_views_keep_their_sign(known):
+    q, k, v, state = known
+    expected = step(q, k, -v, state)[0]
+    assert torch.equal(step(q, k, torch._neg_view(v), state)[0], expected)
+
+
+def test_a_position_of_another_dtype_or_rank_counts(known):
+    q, k, v, state = known
+    for position in (torch.tensor([2]), torch.tensor(2, dtype=torch.int32)):
+        out, after = step(q, k, v, replace(state, position=position))
+        assert torch.equal(out, step(q, k, v, state)[0]) and after.seen == 3
 
 
 class Counter(TorchDispatchMode):

@@ -102,16 +102,57 @@ def test_no_keys_at_all(tensors, backend, dtype):
     assert cosformer_attention(q, k, v, max_len=9, backend=backend).shape == (2, 2, 0, 4)
 
 
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", ["auto", *available_backends()])
+def test_no_batch_items(tensors, causal, decays, backend):
+    for n in (0, 1, 40, 300):
+        leaves = tensors(0, 4, 2, n, n, 6, 5, dtype=torch.float32)
+        options = {"key_mask": torch.ones(0, n, dtype=torch.bool), "decay": torch.full((2, 6), 0.1) if decays else None}
+        out = cosformer_attention(*leaves, causal=causal, max_len=400, backend=backend, **options)
+        assert out.shape == (0, 4, n, 5)
+        grads = torch.autograd.grad(out.sum(), leaves)
+        assert [x.shape for x in grads] == [x.shape for x in leaves]
+
+
+@pytest.mark.parametrize("decays", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("backend", "dtype"), EVERY)
-def test_near_dead_rows_never_give_inf(tensors, causal, backend, dtype):
-    """A tiny sum below eps: gradients of order 1/eps, beyond float16's range, saturate."""
+def test_gradients_of_near_dead_rows(tensors, causal, decays, backend, dtype):
+    """A tiny sum below eps: gradients of order 1/eps, finite but for float16, where they overflow as conversions do."""
     q, k, v = tensors(1, 1, 1, 300, 300, 4, 4, dtype=torch.float32, grad=False)
-    leaves = [(x * s).to(dtype).requires_grad_() for x, s in ((q, 1e-4), (k, 1e-7), (v, 100.0))]
-    out = cosformer_attention(*leaves, causal=causal, max_len=300, backend=backend)
+    given = [(x * s).to(dtype) for x, s in ((q, 1e-4), (k, 1e-7), (v, 100.0))]
+    options = {"causal": causal, "max_len": 300, "decay": torch.full((1, 4), 0.01) if decays else None}
+
+    def f(backend):
+        return lambda *x: cosformer_attention(*x, backend=backend, **options)
+
+    weight = torch.full((1, 1, 300, 4), 1000.0)
+    out, *grads = with_gradients(f(backend), *given, weight)
     assert out.isfinite().all()
-    for grad in torch.autograd.grad(out, leaves, torch.full_like(out, 1000)):
-        assert grad.isfinite().all()
+    if dtype != torch.float16:
+        assert all(grad.isfinite().all() for grad in grads)
+        return
+    exact = with_gradients(f("dense"), *(x.double() for x in given), weight)[1:]
+    for grad, e in zip(grads, exact, strict=True):
+        clear = (e.abs() / 65_504 - 1).abs() > 0.01
+        assert torch.equal(grad[clear].isinf(), e[clear].abs() > 65_504)
+        assert torch.equal(grad.sign(), e.half().sign())  # of zero and of infinity too
+    assert any(grad.isinf().any() for grad in grads)
+
+
+@pytest.mark.parametrize("backend", available_backends(torch.float16))
+def test_a_grad_scaler_sees_gradients_that_overflow(backend):
+    """As with torch's own attention: no step, and a smaller scale."""
+    x = torch.nn.Parameter(torch.rand(1, 1, 300, 4))
+    before, scaler = x.detach().clone(), torch.amp.GradScaler("cpu", init_scale=512.0)
+    optimizer = torch.optim.SGD([x], lr=1.0)
+    half = (x * 1e-3).half()
+    out = cosformer_attention(half.detach(), half.detach(), half, max_len=300, backend=backend)
+    scaler.scale(out.float().sum() * 100).backward()  # of the output 51,200 each, of some values more than 65,504
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(x.detach(), before) and scaler.get_scale() == 256.0
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,8 +2,13 @@
 
 import itertools
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,6 +117,36 @@ def test_other_processes(start: str, serial: list[list[Tensor]]) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context(start)) as pool:
         found = [[torch.from_numpy(x.copy()) for x in row] for row in pool.submit(all_calls).result()]
     assert not differing(found, [[x.float() for x in row] for row in serial])
+
+
+FORK_AFTER_TWO_THREADS = """
+import os
+import torch
+from cosformer import cosformer_attention
+torch.set_num_threads(2)
+q, k, v = (torch.randn(1, 4, 500, 32, requires_grad=True) for _ in range(3))
+weight = torch.randn(1, 4, 500, 32)
+def results():
+    out = cosformer_attention(q, k, v, causal=True, max_len=500, backend="native")
+    return [x.detach().numpy().tobytes() for x in (out, *torch.autograd.grad(out, (q, k, v), weight))]
+before = results()
+child = os.fork()
+if child == 0:
+    os._exit(0 if results() == before else 3)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif("native" not in BACKENDS, reason="the kernels were not built")
+def test_a_fork_after_two_threads_were_used() -> None:
+    """The kernels do not wait for OpenMP's threads, which the child lacks. Torch's own operators would."""
+    command, environment = [sys.executable, "-c", FORK_AFTER_TWO_THREADS], os.environ | {"OMP_NUM_THREADS": "2"}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        try:
+            assert process.wait(60) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a child that hangs outlives its parent
 
 
 class Calls(Dataset[list[Tensor]]):

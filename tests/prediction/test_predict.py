@@ -158,7 +158,7 @@ BAD = {
     "csv": (b"id,text\n0,fine\n1,too,many\n2,\xff\n3,good\n", ["2 (3 cells", "3 (not UTF-8"]),
     "jsonl": (
         b'{"text": "fine"}\n{"text": 1}\n\n[1]\n{"text": "x\n{"other": 1}\n{"text": "\\ud800"}\n{"text": "good"}\n',
-        ["2 (wanted a text", "3 (wanted a JSON object", "4 (not JSON", "5 (the text is missing", "6 (not UTF-8"],
+        ["2 (expected a text", "3 (expected a JSON object", "4 (not JSON", "5 (the text is missing", "6 (not UTF-8"],
     ),
 }
 

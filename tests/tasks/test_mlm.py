@@ -77,7 +77,7 @@ def test_training_hides_the_share_it_is_told_and_evaluations_fifteen_percent(mak
     assert hidden == pytest.approx([0.15, 0.6], abs=0.03)
     first, second = (task.eval_batch("valid", 0, 3)["labels"] for task in tasks)
     assert torch.equal(first, second)
-    with pytest.raises(ValueError, match=r"data.masked=1.5; it lies between 0 and 1"):
+    with pytest.raises(ValueError, match=r"data.masked=1.5; it must be between 0 and 1"):
         make("mlm", "wikitext2", length=64, path=wikitext, masked=1.5)
     with pytest.raises(ValueError, match=r"data.masked=0.4: task 'lm' hides no tokens"):
         make("lm", "wikitext2", length=64, path=wikitext, masked=0.4)

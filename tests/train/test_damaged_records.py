@@ -50,7 +50,7 @@ def test_an_odd_run_file_is_named_and_written_again(run, text, capsys) -> None:
     (run / "run.json").write_text(text)
     assert resume(run, quiet=True)["scores"] == scores
     said = capsys.readouterr().err
-    assert str(run / "run.json") in said and "the time it began is recorded as now" in said
+    assert str(run / "run.json") in said and "with the current time recorded as its start" in said
     assert json.loads((run / "run.json").read_text())["status"] == "done"
 
 

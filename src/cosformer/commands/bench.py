@@ -149,9 +149,9 @@ BENCHES: dict[str, Bench] = {
         "short lengths and a short run: seconds",
     ),
     "decode": Bench(
-        "a token of a linearized model at growing contexts, against the model it was made of",
-        "Milliseconds of one token and megabytes of the cache behind a filled context (random numbers, no prefill), float32, one "
-        f"sequence. Past the length that a model was made for it is timed, not meant to be used. {QUIET} Needs cosformer[hf].",
+        "time per token of a linearized model at growing contexts, against the original model",
+        "Milliseconds per token and megabytes of cache after a filled context (random numbers, no prefill), float32, one "
+        f"sequence. Lengths beyond a model's limit are timed but not usable. {QUIET} Needs cosformer[hf].",
         9,
         {
             "--source": Option("the original, a language model", metavar="DIR"),
@@ -177,17 +177,19 @@ BENCHES: dict[str, Bench] = {
         "short lengths, small batches, three repeats",
     ),
     "long": Bench(
-        "a training step against the length, to a million tokens: whole, in pieces, over two processes",
-        "Tokens a second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 layers of width "
-        "128, one sequence, float32: on one process, on one process in pieces that carry the state (full gradients), on two "
-        "processes that hold half of the sequence each, and with torch's softmax attention as far as asked. Each in a fresh "
+        "a training step by length, up to a million tokens: whole, in windows, over two processes",
+        "Tokens per second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 layers of width "
+        "128, one sequence, float32: on one process; on one process in windows that carry the state (full gradients); on two "
+        "processes with half of the sequence each; and with torch's softmax attention up to the given length. Each runs in a fresh "
         "process, two processes with half of the threads each. Run it on a quiet machine. Needs cosformer[hf].",
         3,
         {
             "--lengths": lengths("default: 16384,65536,262144,1048576"),
-            "--piece": Option("tokens of a piece (default: 16,384)", positive),
-            "--whole-up-to": Option("longest sequence in one go on one process (default: 262,144)", positive, "N"),
-            "--memory-only": Option("one step of each and no timing: also on a busy machine", bool),
+            "--piece": Option("tokens per window (default: 16,384)", positive),
+            "--whole-up-to": Option(
+                "longest sequence processed whole on one process (default: 262,144)", positive, "N"
+            ),
+            "--memory-only": Option("run one step of each without timing; also valid on a busy machine", bool),
             "--softmax-up-to": Option("longest for softmax attention (default: 65,536)", positive, "N"),
         },
         "short lengths, one repeat",

@@ -186,11 +186,11 @@ def _text(report: dict[str, Any]) -> str:
         lines.append(f"  {name:8} {backend['about']}")
         reasons = dict.fromkeys(reason for reason in backend["why_not"].values() if reason)
         lines += [f"           {reason}" for reason in reasons]
-    lines += ["", "What backend='auto' takes (N = S)"]
+    lines += ["", "Forms chosen by backend='auto' (N = S)"]
     for dtype, spans in report["auto"].items():
         lines.append(f"  {dtype:8} {', '.join(map(_span, spans))}")
     lines += [
-        "  one token with a state: a step of its own",
+        "  one token with a state: the one-token step",
         "",
         "Exactness against the definition (largest error, relative)",
         "",
@@ -217,7 +217,7 @@ def _processor_lines(about: dict[str, Any]) -> list[str]:
     bfloat16 = about["bfloat16"]
     if bfloat16["works"]:
         return [*lines, "  torch's bfloat16 products work"]
-    return [*lines, terminal.paint(f"  torch's bfloat16 products DO NOT WORK as it is; {bfloat16['advice']}", "red")]
+    return [*lines, terminal.paint(f"  torch's bfloat16 products DO NOT WORK; {bfloat16['advice']}", "red")]
 
 
 def _span(span: dict[str, Any]) -> str:

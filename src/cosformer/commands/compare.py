@@ -14,14 +14,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="*", help="runs, saved models or Hugging Face names, the original first")
     add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
-    add("--tokens", type=int, default=32_768, help="of language models: tokens of it (default: 32768)")
-    add("--skip", type=int, default=0, help="of language models: tokens to leave out before them (default: 0)")
-    add("--contexts", type=int, nargs="+", help="of language models: row lengths (default: 1024 8192)")
-    add("--continue-after", type=int, default=0, help="of language models: show how each goes on after so many tokens")
-    add("--samples", type=int, default=10, help="prompts for each depth of pass-key and fact; 0: none (default: 10)")
-    add("--generate-at", type=int, nargs="+", default=[1024, 4096], help="their lengths (default: 1024 4096)")
-    add("--lines", type=int, default=5000, help="of encoders: lines of it (default: 5000)")
-    add("--length", type=int, default=128, help="of encoders: longest line in tokens (default: 128)")
+    add("--tokens", type=int, default=32_768, help="language models: number of tokens to measure on (default: 32768)")
+    add("--skip", type=int, default=0, help="language models: number of tokens to skip first (default: 0)")
+    add("--contexts", type=int, nargs="+", help="language models: row lengths (default: 1024 8192)")
+    add(
+        "--continue-after",
+        type=int,
+        default=0,
+        help="language models: show each one's continuation after this many tokens",
+    )
+    add(
+        "--samples",
+        type=int,
+        default=10,
+        help="prompts per depth of the pass-key and fact tests; 0: none (default: 10)",
+    )
+    add(
+        "--generate-at", type=int, nargs="+", default=[1024, 4096], help="lengths of these prompts (default: 1024 4096)"
+    )
+    add("--lines", type=int, default=5000, help="encoders: number of lines to measure on (default: 5000)")
+    add("--length", type=int, default=128, help="encoders: maximum number of tokens per line (default: 128)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
     add("--json", metavar="FILE", type=Path, help="append a line for each model")
     add("--read", metavar="FILE", type=Path, help="show the lines of results in FILE, measure nothing")
@@ -64,7 +76,7 @@ def _describe(found: dict[str, Any]) -> str:
     if "token ms" in found:
         lines.append(f"  ms for a token after: {listed(found['token ms'])}")
     if "text" in found:
-        lines.append(f"  goes on: {found['text']['goes on']!r}")
+        lines.append(f"  continuation: {found['text']['goes on']!r}")
     return "\n".join(lines)
 
 

@@ -262,16 +262,16 @@ def _show_reading() -> None:
     header = ["bytes read", "bytes a second", "the state", "the process grew", "a key-value cache would take"]
     print(terminal.table(header, rows))
     print(
-        f"\nThe weights are those of the next part, which learned from rows of {LENGTH:,} bytes: at this length time and memory are"
-        " shown, not what it understands.\n"
+        f"\nThe weights are those of the next part, which learned from rows of {LENGTH:,} bytes: at this length the table shows time and"
+        " memory, not quality.\n"
     )
 
 
 def _show_writing() -> None:
     from cosformer.commands import generate
 
-    what = "The model that comes with this package: less than an hour of one core, on the sources of Python's library. It has learned"
-    what += " how Python looks, not what it means."
+    what = "The model that is included in this package was trained for less than an hour on one core, on the sources of Python's library."
+    what += " It has learned what Python looks like, not what it means."
     _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(WRITING)}")
     parser = argparse.ArgumentParser()
     generate.configure(parser)

@@ -151,7 +151,7 @@ def _word(vocabulary: Any, word: str) -> int:
 
 
 def room(wanted: int | None, used: int, config: Any) -> int:
-    """How many tokens to make: ``wanted``, which must fit behind the ``used`` ones, or what fits of the default."""
+    """The number of tokens to generate: ``wanted``, which must fit after the ``used`` ones, or as much of the default as fits."""
     longest = getattr(config, "max_position_embeddings", None)
     free = DEFAULT_TOKENS if longest is None else longest - used
     if wanted is not None and wanted < 1:

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many steps to forecast (default: a quarter of a window, at most 24)",
     )
-    add("--only", action="store_true", help="write the answers alone, without the columns of FILE")
+    add("--only", action="store_true", help="write only the predictions, without the columns of FILE")
     add(
         "--bad-rows",
         choices=("stop", "skip"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "One self-contained HTML page, made from files alone: runs, and the JSON files that the benchmarks wrote. What is"
-        " missing or broken is named in the page, and the rest of it stands. Its pictures need cosformer[plot]."
+        "Write a self-contained HTML page from files: runs, and the JSON files of the benchmarks. Missing or damaged"
+        " files are listed on the page, and the rest is shown. The charts need cosformer[plot]."
     )
     add = parser.add_argument
     add(

@@ -182,7 +182,7 @@ def _dashed(word: str) -> str:
 
 
 def default_folder(experiment: Experiment) -> Path:
-    """``runs/RECIPE-ATTENTION-seedSEED``, with a number behind it if that is taken."""
+    """``runs/RECIPE-ATTENTION-seedSEED``, with a number appended if that folder exists."""
     name = f"{experiment.recipe}-{experiment.model.attention}-seed{experiment.train.seed}"
     taken = (name if number == 1 else f"{name}-{number}" for number in range(1, sys.maxsize))
     return next(RUNS / each for each in taken if not (RUNS / each).exists())

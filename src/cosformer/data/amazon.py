@@ -147,7 +147,9 @@ def read_domains(path: Path, domains: Sequence[str] | None, errors: str) -> Iter
             for row in _reviews(match.string, stream, errors):
                 yield f"{domain}/{match[2]}", row
     if missing := sorted(set(domains or ()) - found):
-        raise ValueError(f"{path} holds no domain {', '.join(missing)}; found: {', '.join(sorted(found)) or 'none'}")
+        raise ValueError(
+            f"{path} contains no domain {', '.join(missing)}; it contains: {', '.join(sorted(found)) or 'none'}"
+        )
     if not found:
         raise ValueError(f"domains={domains!r}; name at least one, or leave the option out")
 

@@ -48,10 +48,10 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
 
 
 def prepare(name: str, options: dict[str, Any], build: Callable[[Writer], Description]) -> Dataset:
-    """The set made by ``build`` with these ``options`` (all that the result depends on): from the cache, or made now.
+    """The data set that ``build`` makes with these ``options`` (everything the result depends on), from the cache if it is there.
 
-    It is written into a hidden folder and renamed at the end, under a lock: a failed or interrupted preparation leaves no
-    set behind, and of several processes that ask at once one prepares while the others wait.
+    It is written to a hidden folder and renamed at the end, under a lock: a failed or interrupted preparation leaves nothing
+    behind, and if several processes need the same data set, one prepares it while the others wait.
     """
     key = {"name": name, "format": FORMAT_VERSION, "options": options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

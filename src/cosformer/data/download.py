@@ -166,14 +166,14 @@ def _verify(download: Download, part: Path, record: Path) -> None:
         archive.check(part, download.filename)
     except ValueError as error:
         raise ValueError(
-            f"{download.url} did not send what it should: {error}; the transfer was discarded. Try again (where a login or a"
-            " proxy stands between: in a browser), or get the file elsewhere and use --from PATH"
+            f"{download.url} did not send the expected file: {error}; the transfer was discarded. Try again (in a browser, if a"
+            " login or proxy intervenes), or get the file elsewhere and use --from PATH"
         ) from error
     record.write_text(f"{found}  {download.filename}\n")
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Bring ``url`` into ``part``. pooch has no resume of its own: a file opened to append and a Range header make one."""
+    """Download ``url`` to ``part``. pooch cannot resume, so the file is opened to append and a Range header is sent."""
     downloader = require("data", "pooch").HTTPDownloader
     import requests  # comes with pooch
 

@@ -37,7 +37,7 @@ def records(file: OwnFile) -> Iterator[Record]:
         raise ValueError(f"{file.shown} is empty")
     if first[1][0] not in ">@":
         raise ValueError(
-            f"{file.shown}, line {first[0]}: expected a header that begins with > (FASTA) or @ (FASTQ), found {first[1]!r:.40}"
+            f"{file.shown}, line {first[0]}: expected a header that begins with > (FASTA) or @ (FASTQ), got {first[1]!r:.40}"
         )
     yield from (_fasta if first[1][0] == ">" else _fastq)(file, first, lines)
 

@@ -138,7 +138,9 @@ def _json_rows(file: str, stream: IO[bytes], form: _Form, errors: str) -> Iterat
             raise ValueError(f"{file}, line {number}: not JSON ({error})") from None
         texts = [next((entry[n] for n in names if n in entry), None) for names in form.texts]
         if None in texts:
-            raise ValueError(f"{file}, line {number}: has {sorted(entry)}, wanted {[n[-1] for n in form.texts]}")
+            raise ValueError(
+                f"{file}, line {number}: has the keys {sorted(entry)}, expected {[n[-1] for n in form.texts]}"
+            )
         label = next((entry[n] for n in form.label if n in entry), None)
         yield _row(file, number, texts, None if label is None else str(label), form)
 
@@ -155,7 +157,7 @@ def _tsv_rows(file: str, stream: IO[bytes], form: _Form, errors: str) -> Iterato
             yield _four_columns(file, number, line, form)
         return
     if None in columns:
-        raise ValueError(f"{file}, line 1: the columns are {header}, wanted {[n[0] for n in form.texts]}")
+        raise ValueError(f"{file}, line 1: the columns are {header}, expected {[n[0] for n in form.texts]}")
     for number, line in lines:
         fields = line.split("\t")
         if len(fields) != len(header):

@@ -21,7 +21,7 @@ def mask_tokens(
     True are not chosen and do not count in N.
     """
     if not 0 <= chance <= 1:
-        raise ValueError(f"chance={chance}; it lies between 0 and 1")
+        raise ValueError(f"chance={chance}; it must be between 0 and 1")
     inputs = np.array(ids, np.int64)
     labels = np.full(len(inputs), IGNORED, np.int64)
     open_places = np.arange(len(inputs)) if never is None else np.flatnonzero(~never)

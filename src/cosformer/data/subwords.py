@@ -68,7 +68,7 @@ class Subwords:
         if wordpiece is not None:
             return cls(_wordpiece({word: i for i, word in enumerate(wordpiece.splitlines())}))
         raise FileNotFoundError(
-            f"{folder} holds no tokenizer: wanted tokenizer.json, or vocab.json and merges.txt, or vocab.txt"
+            f"{folder} contains no tokenizer: expected tokenizer.json, or vocab.json and merges.txt, or vocab.txt"
         )
 
     @classmethod

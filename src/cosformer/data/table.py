@@ -145,7 +145,7 @@ def _row(file: TableFile, kind: Classes, number: int, values: dict[str, Any], co
         split = SPELLINGS.get(said.lower())
         if split is None:
             raise ValueError(
-                f"{place}: column {columns['split']!r} says {said!r}; wanted one of {', '.join(SPELLINGS)}"
+                f"{place}: column {columns['split']!r} is {said!r}; expected one of {', '.join(SPELLINGS)}"
             )
     group = str(values.get(columns["group"])) if "group" in columns else place
     taught = kind.read(values.get(label), place, label, file.class_names.get(label))

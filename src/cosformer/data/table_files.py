@@ -103,7 +103,7 @@ def _json(file: OwnFile, lines: Iterator[tuple[int, str]]) -> TableFile:
                 hint = "; one object a line is read, not one list over many lines" if number == 1 else ""
                 raise ValueError(f"{file.shown}, line {number}: not JSON ({error}){hint}") from None
             if not isinstance(value, dict):
-                raise ValueError(f"{file.shown}, line {number}: wanted a JSON object, found {type(value).__name__}")
+                raise ValueError(f"{file.shown}, line {number}: expected a JSON object, got {type(value).__name__}")
             yield number, value
 
     rows = objects()

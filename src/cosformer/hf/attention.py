@@ -1,7 +1,7 @@
 """cosFormer attention for stock transformers models: what ``attn_implementation="cosformer"`` runs.
 
-A stock model hands over queries, keys and values and keeps everything else. What has no linear form is refused: nothing is
-dropped in silence.
+A stock model passes queries, keys and values and keeps everything else. Arguments without a linear form raise an error; none
+is ignored silently.
 """
 
 import threading
@@ -182,15 +182,15 @@ def check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLaye
 def _cross_offset(module: nn.Module, query: Tensor, key: Tensor) -> int:
     """Position of the first query of a bidirectional or cross-attention.
 
-    A cached decoder hands its cross-attention the newest query alone. Its place is that of the self-attention of the same
-    layer, which always runs just before.
+    A decoder with a cache passes only the newest query to its cross-attention. Its position is taken from the self-attention of
+    the same layer, which always runs just before.
     """
     before = getattr(_previous, "call", None)
     if before is not None and before[0] == _identify(module, query):
         return before[1]
     if query.shape[2] == 1 and key.shape[2] > 1:
         raise ValueError(
-            f"{type(module).__name__} attends with one query whose position is not known; cosformer attention needs it"
+            f"{type(module).__name__} passed a single query of unknown position; cosformer attention needs its position"
         )
     return 0
 

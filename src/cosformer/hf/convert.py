@@ -1,7 +1,7 @@
-"""Stock pretrained models with their attention replaced and their weights kept, under a model type of their own.
+"""Stock pretrained models with their attention replaced and their weights kept, under a separate model type.
 
-``cosformer_bert`` is BERT with cosFormer attention. The type of its own, and ``attn_implementation`` in its config.json, make sure
-that nothing loads such a model as the stock one and runs softmax on it by mistake.
+``cosformer_bert`` is BERT with cosFormer attention. The separate type, and ``attn_implementation`` in its config.json, prevent
+such a model from being loaded as the stock one and run with softmax by mistake.
 """
 
 import json
@@ -43,7 +43,7 @@ _SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence
 
 
 class ConvertedConfig:
-    """Mixed into a stock config: which attention the model runs, and a file that tells stock classes of it."""
+    """Mixin for a stock config: the attention that the model runs, saved so that stock classes recognize it."""
 
     attention: str
     learned: dict | None  # of attention="learned": the fields of a LearnedAttention

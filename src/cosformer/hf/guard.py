@@ -1,7 +1,7 @@
-"""What stock transformers models meet before ``attn_implementation="cosformer"`` runs in them.
+"""Checks of stock transformers models before ``attn_implementation="cosformer"`` runs in them.
 
-transformers takes any registered name for any model, also for one whose attention never asks which is meant. Here such a model
-is refused by name, and packed sequences are found before the model's own code can lose sight of them.
+transformers accepts any registered name for any model, even if the model's attention ignores it. The guard raises an error for
+such models, and detects packed sequences before the model's own code drops the arguments that describe them.
 """
 
 import functools
@@ -21,7 +21,7 @@ _WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"
 
 
 def guard_stock_models() -> None:
-    """Wrap transformers' check of ``attn_implementation``, for our name alone; a second call changes nothing."""
+    """Wrap transformers' check of ``attn_implementation``, only for the name "cosformer"; a second call changes nothing."""
     check = PreTrainedModel.get_correct_attn_implementation
     if hasattr(check, "cosformer_guard"):
         return
@@ -55,7 +55,7 @@ def _check_model(model: PreTrainedModel) -> None:
 
 
 def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Packed sequences as ``cu_seq_lens_q`` for every layer, however the caller told them."""
+    """Pass packed sequences to every layer as ``cu_seq_lens_q``, in whichever form the caller described them."""
     if model.config._attn_implementation != NAME:
         return None
     names = list(inspect.signature(model.forward).parameters)
@@ -70,18 +70,18 @@ def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     seen = 0 if past is None else past.get_seq_length()
     if seen or (mask is not None and not (mask.dim() == 2 and bool(mask.all()))):
         if asked:
-            raise ValueError("packed sequences go with neither a padding mask nor past_key_values; leave them out")
+            raise ValueError("packed sequences cannot be combined with a padding mask or past_key_values; omit those")
         return None
     bounds = find_bounds(given, positions, *first.shape[:2])
     if bounds is None:
         return None
     if model.config.is_encoder_decoder:
-        raise ValueError("packed sequences have no cross-attention here; pad them for an encoder-decoder")
+        raise ValueError("packed sequences are not supported in encoder-decoders; pad the sequences instead")
     if given.get("use_cache") or past is not None:
-        raise ValueError("packed sequences leave no cache to go on from; call with use_cache=False")
+        raise ValueError("packed sequences cannot be cached; call with use_cache=False")
     if "position_ids" in names and positions is None:
         raise ValueError(
-            "packed sequences need position_ids that start anew in each; DataCollatorWithFlattening makes them"
+            "packed sequences need position_ids that restart at 0 in each sequence, as DataCollatorWithFlattening makes them"
         )
     given |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     given.pop("seq_idx", None)

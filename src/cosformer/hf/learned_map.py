@@ -1,4 +1,4 @@
-"""Learned features for trained models: a mechanism of the zoo behind one affine map per head for queries and keys."""
+"""Learned features for trained models: one affine map per head for queries and keys, followed by a linear attention."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ class LearnedMap(nn.Module):
             return out.to(v.dtype), state
 
     def _features(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """In float32 at least: sums of half-precision features lose what training found."""
+        """In at least float32, because sums of half-precision features lose the precision that training relies on."""
         dtype = accumulator(self.query.dtype)
         query, query_bias, key, key_bias = (x.to(dtype) for x in (self.query, self.query_bias, self.key, self.key_bias))
         fq, fk, fv = q.to(dtype) @ query + query_bias, k.to(dtype) @ key + key_bias, v.to(dtype)

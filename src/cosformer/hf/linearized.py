@@ -1,7 +1,7 @@
-"""Stock models whose attention layers run mechanisms of their own: learned linear ones, and softmax where it was kept.
+"""Stock models whose attention layers run different mechanisms: learned linear ones, or softmax in the layers that kept it.
 
-What ``attn_implementation="cosformer_learned"`` calls. Which layers there are and what each runs stands in the config's
-``learned``; the mechanisms are submodules of the stock attention modules, so they are saved and loaded with them.
+``attn_implementation="cosformer_learned"`` calls this module. The config's ``learned`` lists the layers and the mechanism of
+each; the mechanisms are submodules of the stock attention modules, so they are saved and loaded with them.
 """
 
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def attach_mechanisms(model: PreTrainedModel) -> None:
 
 
 def rotary_embedding(model: PreTrainedModel) -> Any:
-    """The model's rotary embedding, None for a model without one; frequencies that change with the length are refused."""
+    """The model's rotary embedding, or None. ValueError if its frequencies change with the length."""
     rotary: Any = getattr(model.base_model, "rotary_emb", None)
     kind = getattr(rotary, "rope_type", "default")
     if "dynamic" in kind or kind == "longrope":
@@ -186,7 +186,7 @@ class FoundLayer(NamedTuple):
 
 @torch.no_grad()
 def find_layers(model: PreTrainedModel) -> list[FoundLayer]:
-    """The attention modules of a stock model in the order they run, found by watching a call of four tokens."""
+    """The attention modules of a stock model in the order they run, determined by tracing a call with four tokens."""
     names = {module: name for name, module in model.base_model.named_modules()}
     found: list[FoundLayer] = []
     inner = ALL_ATTENTION_FUNCTIONS["sdpa"]

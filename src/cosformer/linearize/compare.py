@@ -96,7 +96,7 @@ def paired_difference(mine: list[float], others: list[float]) -> tuple[float, fl
 
 
 def cache_megabytes(model: Any, tokens: int) -> float:
-    """What the model carries after ``tokens`` tokens of one sequence, worked out from what it carries after one."""
+    """The state size after ``tokens`` tokens of one sequence, computed from the size after one token."""
     keeps_states = isinstance(model.config, CosformerConfig) or getattr(model.config, "learned", None)
     cache: Any = StateCache() if keeps_states else DynamicCache()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a linearization has done so far, on the disk: a killed one goes on as if nothing had happened."""
+"""The saved progress of a linearization, so that a killed one resumes with the same result."""
 
 import json
 import os

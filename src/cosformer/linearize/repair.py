@@ -1,4 +1,4 @@
-"""Repair: low-rank changes to the attention's projections, so that the whole model says what its teacher said.
+"""Repair: low-rank updates of the attention projections, trained so that the model's predictions match its teacher's.
 
 The teacher is the same model with softmax in every layer and without the changes.
 """
@@ -97,7 +97,7 @@ def repair_loss(model: Any, ids: Tensor, mask: Tensor, against: str) -> Tensor:
 
 @torch.no_grad()
 def layer_costs(model: Any, ids: Tensor, mask: Tensor) -> dict[str, float]:
-    """Layer -> divergence of the model from its teacher with this layer alone linear."""
+    """Layer -> divergence of the model from its teacher when only this layer is linear."""
     plan = learned_attention(model.config)
     with as_teacher(model):
         target = outputs(model, ids, mask)

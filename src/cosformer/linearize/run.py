@@ -45,10 +45,10 @@ def linearize(
     maps: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Write the model in ``source`` with linear attention to ``out``, taught by itself on ``text``; returns what was measured.
+    """Write the model in ``source`` with linear attention to ``out``, distilled from itself on ``text``; returns the measurements.
 
-    ``maps``: a linearized model to take the maps from, instead of their start. Killed, the same call goes on where it was.
-    Under torchrun every process takes its part of each batch, and the first one writes.
+    ``maps``: a linearized model that provides the initial maps. If the process is killed, the same call resumes.
+    Under torchrun every process handles its share of each batch, and the first one writes.
     """
     asked = settings or Settings()
     progress = Progress(out, source, f"{', '.join(map(str, text))}; maps {maps}", asked)

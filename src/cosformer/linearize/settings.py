@@ -1,4 +1,4 @@
-"""What a linearization is asked to do, as one value."""
+"""The settings of a linearization."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args, get_origin
@@ -70,7 +70,7 @@ class Settings:
             raise ValueError(f"hours={self.hours} and {given[0]}={getattr(self, given[0])}; give one of them")
 
     def resolved(self, *, causal: bool, max_len: int, head_dim: int) -> "Settings":
-        """The same with every None replaced by what it means for this model; tokens stay None where hours are given."""
+        """A copy with every None replaced by its default for this model; tokens stay None if hours are given."""
         window = (64 if causal else 0) if self.window is None else self.window
         if window and not causal:
             raise ValueError(f"window={window}: a window looks back and needs a decoder; leave it out for an encoder")

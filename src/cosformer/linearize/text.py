@@ -37,7 +37,7 @@ class Rows:
 
 
 def read_text(files: list[Path]) -> str:
-    """The text of all files, one behind the other; ``.xz`` is unpacked."""
+    """The concatenated text of all files; ``.xz`` is unpacked."""
     parts = []
     for path in files:
         try:

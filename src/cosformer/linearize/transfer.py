@@ -1,6 +1,6 @@
-"""Transfer: each layer's learned maps are taught the softmax attention's output, all layers in one pass of the model.
+"""Transfer: train each layer's learned maps to reproduce the output of softmax attention, all layers in one pass of the model.
 
-The teacher is the model itself, so its inputs to each layer are the student's: nothing is back-propagated through the model.
+The teacher is the model itself, so teacher and student get the same inputs in each layer, and no gradient flows through the model.
 """
 
 import math
@@ -15,7 +15,7 @@ from cosformer.linearize.parallel import average, average_gradients
 
 
 class TransferLayer(nn.Module):
-    """Runs in place of a layer's mechanism: gives the softmax attention's output, and teaches ``student`` to give it too."""
+    """Replaces a layer's mechanism during transfer: returns the output of softmax attention and trains ``student`` to match it."""
 
     def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
         super().__init__()

@@ -93,9 +93,9 @@ class CosformerAttention(nn.Module):
         """``(output, weights)``, as ``nn.MultiheadAttention`` returns them; weights are None unless ``need_weights``.
 
         ``key_padding_mask [B,S]``: bool, True = padding, or float, 0 = keep and -inf = padding. ``attn_mask``: the causal mask
-        or None; ``is_causal=True`` says without a look that it is the causal one. Weights are ``[B,N,S]``, or
+        or None; ``is_causal=True`` asserts that it is causal, without checking. Weights are ``[B,N,S]``, or
         ``[B,H,N,S]`` with ``average_attn_weights=False``, and cost O(N S) memory. ``group``: a process group whose ranks hold a
-        piece of the sequence each, as in :func:`cosformer_attention`.
+        shard of the sequence each, as in :func:`cosformer_attention`.
         """
         if group is not None and need_weights:
             raise ValueError(

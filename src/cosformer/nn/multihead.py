@@ -56,7 +56,7 @@ class MultiHead(nn.Module):
 
     @property
     def streaming(self) -> bool:
-        """Whether this can carry a state from one piece of a sequence to the next."""
+        """Whether a sequence can be processed in several calls with a carried state."""
         return self.attention.causal and hasattr(self.attention, "extend")
 
     def forward(
@@ -74,10 +74,10 @@ class MultiHead(nn.Module):
 
         ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence. ``rotation``
         turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state. ``group``:
-        a process group whose ranks hold a piece of the sequence each; ``cu_seqlens`` is then that of the whole.
+        a process group whose ranks hold a shard of the sequence each; ``cu_seqlens`` then describes the whole sequence.
         """
         if group is not None and (state is not None or return_state):
-            raise ValueError("a sequence in pieces over processes carries no state; call with return_state=False")
+            raise ValueError("a sequence sharded over processes carries no state; call with return_state=False")
         if group is None and cu_seqlens is not None and (key_mask is not None or state is not None or return_state):
             raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")
         if state is not None and not return_state:

@@ -1,4 +1,4 @@
-"""A convolution over a few neighbouring tokens, channel by channel, and what it carries from one window to the next."""
+"""A depthwise convolution over a few neighbouring tokens, and its state between windows."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,12 +29,12 @@ class ShortConvolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Every token as it is."""
+        """Reset the weights to the identity."""
         with torch.no_grad():
             self.weight.copy_(self.identity())
 
     def identity(self) -> Tensor:
-        """The weights that change nothing."""
+        """The weights of the identity."""
         weight = torch.zeros_like(self.weight)
         weight[self.before] = 1
         return weight
@@ -44,10 +44,10 @@ class ShortConvolution(nn.Module):
         return f"channels={channels}, width={width}, causal={self.causal}"
 
     def forward(self, row: Tensor, cu_seqlens: Tensor | None = None, first: int = 0) -> Tensor:
-        """``row [B, before + N + after, C]``, the tokens between those on either side that they look at -> ``[B,N,C]``.
+        """``row [B, before + N + after, C]``, N tokens with their context on both sides -> ``[B,N,C]``.
 
-        ``cu_seqlens``: bounds of packed sequences, none of which sees another; ``first``: where the first of the N stands between
-        them.
+        ``cu_seqlens``: bounds of packed sequences, which do not see each other; ``first``: the position of the first of the N tokens
+        within these bounds.
         """
         n, weight = row.shape[1] - self.before - self.after, self.weight.to(row.dtype)
         taps = [row[:, tap : tap + n] for tap in range(len(weight))]

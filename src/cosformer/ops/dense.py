@@ -1,7 +1,6 @@
 """The definition, as an N x S matrix: what every other form is tested against, and the fastest one for short input."""
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from cosformer.ops.angles import angle_tables, pair_weight
 from cosformer.ops.decay import by_feature, exponents, fade
 from cosformer.ops.normaliser import NORMALISERS
-from cosformer.ops.spec import FP16_MAX, AttentionSpec, Call
+from cosformer.ops.spec import AttentionSpec, Call
 
 
 def dense_attention(call: Call) -> Tensor:
@@ -121,29 +120,6 @@ def hide(x: Tensor, key_mask: Tensor | None) -> Tensor:
     Values too, because zero times what stood there need not be zero: padding may hold anything.
     """
     return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
-
-
-class _SaturatingWiden(torch.autograd.Function):
-    """float16 -> float32; the gradient saturates on its way back, because rows with a tiny sum have huge ones."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.float()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return grad.clamp(-FP16_MAX, FP16_MAX).half()
-
-
-def widen(x: Tensor) -> Tensor:
-    """Half precision as float32."""
-    return _SaturatingWiden.apply(x) if x.dtype == torch.float16 and x.requires_grad else x.float()  # pyright: ignore
 
 
 def features(x: Tensor, first: int | Tensor, length: int, relu: bool) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from cosformer.ops import native
 from cosformer.ops.backends import COMPILED, DENSE_UP_TO, KERNELS
 from cosformer.ops.checks import autocast_enabled, check_room, without_autocast
-from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths, widen
+from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths
 from cosformer.ops.factored import attend_one, factored_attention
 from cosformer.ops.spec import Call, accumulator
 from cosformer.ops.state import LinearState
@@ -93,7 +93,7 @@ class PlainOperations(Form):
     def run(self, call: Call, start: Tensor | None, return_state: bool, direct: bool) -> Result:
         q, k, v = call.q, hide(call.k, call.key_mask), hide(call.v, call.key_mask)
         if accumulator(v.dtype) != v.dtype:
-            q, k, v = widen(q), widen(k), widen(v)
+            q, k, v = q.float(), k.float(), v.float()
         spec = call.spec if start is None else call.spec.moved(start)
         out, kv, z = self.compute(call._replace(q=q, k=k, v=v, key_mask=None, spec=spec), return_state)
         return out.to(call.v.dtype), kv, z

@@ -92,6 +92,8 @@ def cosformer_attention(
     ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
     reaches nothing, and its gradients are zero.
 
+    float16: outputs and gradients that exceed 65,504 become infinity, as in torch's own attention, so that a ``GradScaler`` sees them.
+
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
     if group is not None:
@@ -105,7 +107,7 @@ def cosformer_attention(
             check_whole("max_len", max_len, 1)
             return AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
 
-        facts = {"causal": causal, "max_len": max_len, "cu_seqlens": cu_seqlens, "decay": decay}
+        facts = {"causal": causal, "max_len": max_len, "eps": eps, "cu_seqlens": cu_seqlens, "decay": decay}
         return _attend_sharded(q, k, v, key_mask, cosine, backend, group, rest, facts)
     plain = key_mask is None and cu_seqlens is None and q_offset == 0 and align == "absolute" and backend == "auto"
     if plain and causal and return_state and state is not None:
@@ -197,7 +199,7 @@ def linear_attention(
         def features() -> AttentionSpec:
             return AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
 
-        facts = {"causal": causal, "max_len": 0, "cu_seqlens": cu_seqlens, "decay": decay}
+        facts = {"causal": causal, "max_len": 0, "eps": eps, "cu_seqlens": cu_seqlens, "decay": decay}
         return _attend_sharded(fq, fk, v, key_mask, features, backend, group, rest, facts)
     check_tensors(fq, fk, v, key_mask)
     if cu_seqlens is not None:
@@ -228,7 +230,7 @@ def _attend_sharded(
     facts: dict[str, Any],
 ) -> Tensor:
     """A rank's rows of a sharded sequence. ``rest``: the options that do not go with a group; ``facts``: those that all ranks
-    must have alike, causal, max_len, cu_seqlens and decay."""
+    must have alike, causal, max_len, eps, cu_seqlens and decay."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
     def check() -> Call:

@@ -6,6 +6,7 @@ them without ``causal``. Backward the same collective carries the gradients of t
 a state, whatever the length.
 """
 
+import struct
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import _functional_collectives as collectives
 
-from cosformer.ops.checks import check_bounds
+from cosformer.ops.checks import autocast_enabled, check_bounds
 from cosformer.ops.decay import by_feature, fade
-from cosformer.ops.dense import hide, widen
+from cosformer.ops.dense import hide
 from cosformer.ops.dispatch import attend
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import AttentionSpec, Call, accumulator
@@ -32,7 +33,7 @@ _all_gather = getattr(collectives, "all_gather_single", collectives.all_gather_t
 _SEEDS = 2**31  # what a rank draws a seed below
 # what every rank tells the others before a call; all but the first three must be equal
 _FACTS = ("queries", "keys", "seed", "max_len", "causal", "dtype", "batch", "heads", "key_heads", "channels")
-_FACTS += ("value_channels", "gradients", "cu_seqlens", "decay")
+_FACTS += ("value_channels", "gradients", "autocast", "eps", "cu_seqlens", "decay")
 
 
 class Shards(NamedTuple):
@@ -88,7 +89,8 @@ def all_gather_ints(
 def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Shards, Any]:
     """Where the shards lie, and what ``check`` returned: the one exchange of a few integers of a call.
 
-    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``cu_seqlens`` and ``decay``, which all ranks must have alike.
+    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``eps``, ``cu_seqlens`` and ``decay``, which all ranks must have
+    alike.
     """
     checked = []
 
@@ -119,6 +121,7 @@ def _row(
     *,
     causal: bool,
     max_len: int,
+    eps: float = 0.0,
     cu_seqlens: Tensor | None = None,
     decay: Tensor | None = None,
 ) -> list[int]:
@@ -128,7 +131,10 @@ def _row(
     bounds, rates = (0 if x is None else 1 + zlib.crc32(repr(x.tolist()).encode()) for x in (cu_seqlens, decay))
     seed = int(torch.randint(_SEEDS, ()))
     sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
-    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, int(needs_gradients(k, v)), bounds, rates]
+    autocast = _DTYPES.index(torch.get_autocast_dtype(q.device.type)) + 1 if autocast_enabled(q.device) else 0
+    (bits,) = struct.unpack("<q", struct.pack("<d", eps))
+    settings = (int(needs_gradients(k, v)), autocast, bits, bounds, rates)
+    return [n, s, seed, max_len, int(causal), _DTYPES.index(q.dtype), *sizes, *settings]
 
 
 @torch.compiler.disable
@@ -148,8 +154,12 @@ def _shown(name: str, values: Sequence[int]) -> str:
         return "not the same numbers; pass the bounds of the whole sequence on every rank"
     if name == "decay":
         return "not the same numbers; pass the same rates on every rank"
-    words = [str(_DTYPES[value]) if name == "dtype" else str(value) for value in values]
-    return ", ".join(f"{word} on rank {rank}" for rank, word in enumerate(words))
+    word = {
+        "dtype": lambda value: str(_DTYPES[value]),
+        "autocast": lambda value: str(_DTYPES[value - 1]) if value else "off",
+        "eps": lambda value: str(struct.unpack("<d", struct.pack("<q", value))[0]),
+    }.get(name, str)
+    return ", ".join(f"{word(value)} on rank {rank}" for rank, value in enumerate(values))
 
 
 def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> Tensor:
@@ -171,7 +181,7 @@ def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> 
     if call.decay is None or call.spec.causal:
         return _attend_sweeps([_Sweep(call, shards.rank, shards.q_bounds, shards.k_bounds, bounds)], shards, compute)[0]
     # half of the channels look left and half look right; the last column of the values gives the row sums
-    spec, wide = call.spec, [widen(x) if accumulator(x.dtype) != x.dtype else x for x in call[:3]]
+    spec, wide = call.spec, [x.to(accumulator(x.dtype)) for x in call[:3]]
     q, k, v = wide[0], wide[1], torch.nn.functional.pad(hide(wide[2], call.key_mask), (0, 1), value=1.0)
     both, half = call._replace(spec=spec._replace(causal=True, normaliser="none")), q.shape[3] // 2
     left = both._replace(q=q[..., :half], k=k[..., :half], v=v, decay=call.decay[:, :half])

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FP16_MAX = 65504.0
-
 
 class AttentionSpec(NamedTuple):
     """Settings of one linear attention, whatever form computes it; made by :meth:`cosine` or :meth:`features`.

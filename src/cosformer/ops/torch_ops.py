@@ -56,17 +56,21 @@ def needs_gradients(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def can_bypass_dispatcher(*tensors: Tensor | None) -> bool:
-    """Whether a kernel may be called directly: no gradient, compiler, tracer, transform or mode has to see the call."""
+def every_call_is_observed() -> bool:
+    """Whether a compiler, tracer, transform or mode has to see every call, whatever its tensors."""
     # the compiler first: it cannot trace the questions about the others
-    if torch.compiler.is_compiling() or needs_gradients(*tensors):
-        return False
-    if (
-        torch._C._is_tracing()
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
         or _get_current_dispatch_mode() is not None
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-    ):
+    )
+
+
+def can_bypass_dispatcher(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may be called directly: no gradient, compiler, tracer, transform or mode has to see the call."""
+    if every_call_is_observed() or needs_gradients(*tensors):
         return False
     # meta tensors have shapes alone, which the registered operators know without a walk through the chunks
     return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta) for x in tensors)

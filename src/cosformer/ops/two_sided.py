@@ -38,7 +38,7 @@ def backward(
     dq2, dk2, dv2, _, _ = kernel.backward(right, g_out, *state, out, den, *state)
     dq, dk = (torch.cat([a, b.flip(2)], dim=-1) for a, b in ((dq1, dq2), (dk1, dk2)))
     dv = dv1 + dv2.flip(2)
-    dq, dk, dv = (_saturated(grad, x.dtype) for grad, x in zip((dq, dk, dv), call[:3], strict=True))
+    dq, dk, dv = (grad.to(x.dtype) for grad, x in zip((dq, dk, dv), call[:3], strict=True))
     return dq, dk, dv, torch.zeros_like(g_kv), torch.zeros_like(g_z)
 
 
@@ -66,8 +66,3 @@ def _no_state(call: Call) -> tuple[Tensor, Tensor]:
     (batch, heads, _, d), e = call.k.shape, call.v.shape[3]
     features = d * (2 if call.spec.k_len else 1)
     return call.k.new_zeros(batch, heads, features, e), call.k.new_zeros(batch, heads, features)
-
-
-def _saturated(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    limit = torch.finfo(dtype).max
-    return grad if grad.dtype == dtype else grad.clamp(-limit, limit).to(dtype)

@@ -111,7 +111,7 @@ def _problem(text: Any) -> str:
         return ""
     words: list[Any] = text if isinstance(text, list) else [text]
     if not all(isinstance(word, str) for word in words):
-        return f"wanted a text, found {text!r:.40}"
+        return f"expected a text, got {text!r:.40}"
     return encoding_problem(words)
 
 

@@ -125,7 +125,7 @@ def _json_lines(file: IO[str], name: str, form: str) -> Table:
             if isinstance(values, dict):
                 yield Row(number, values, encoding_problem([line]))
             else:
-                yield Row(number, {}, f"wanted a JSON object, found {line.strip()[:40]}")
+                yield Row(number, {}, f"expected a JSON object, got {line.strip()[:40]}")
 
     found = rows()
     # the first row that can be read has the columns

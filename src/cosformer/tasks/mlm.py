@@ -41,7 +41,7 @@ class MLM(Task):
         if "train" not in self.dataset.splits:
             raise ValueError(f"data set {data.name!r} has no split 'train' here, only {', '.join(self.dataset.splits)}")
         if not 0 < data.masked < 1:
-            raise ValueError(f"data.masked={data.masked}; it lies between 0 and 1")
+            raise ValueError(f"data.masked={data.masked}; it must be between 0 and 1")
         self.length = data.length
         vocabulary = self.dataset.vocabulary
         self.vocab_size = vocabulary.size

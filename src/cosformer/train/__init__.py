@@ -1,4 +1,4 @@
-"""Training: an experiment in, a run's folder out. Hugging Face's Trainer does the work; here is what it does not have."""
+"""Training: turns an experiment into a run folder, with Hugging Face's Trainer and the features that it lacks."""
 
 from cosformer.train.engine import TrainingFailed, score
 from cosformer.train.run import SCORED_WEIGHTS, evaluate_run, evaluate_with_confusions, load_model, resume, train

@@ -102,7 +102,7 @@ class StopOnSignal(TrainerCallback):
         return control
 
     def _any_process_signalled(self, args: TrainingArguments) -> bool:
-        """Whether any process was told: all must stop after the same update."""
+        """Whether any process received a signal: all must stop after the same update."""
         if args.world_size == 1:
             return self.received is not None
         told = torch.tensor(float(self.received is not None), device=args.device)

@@ -40,11 +40,11 @@ class TrainingFailed(RuntimeError):
 
 
 def unreadable(path: Path, error: Exception) -> TrainingFailed:
-    """For a checkpoint whose hashes agree, and which still cannot be loaded."""
+    """The error for a checkpoint whose hashes match but which cannot be loaded."""
     return TrainingFailed(
         f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'});"
-        " nothing of it was used. Remove this checkpoint and resume again: training goes on from the one before it, and the"
-        " updates since are made again"
+        " none of it was used. Remove this checkpoint and resume again: training continues from the previous one and repeats"
+        " the updates since"
     )
 
 

@@ -22,7 +22,7 @@ def export(run: Path, out: Path) -> None:
     """Write the run's model to the folder ``out``, in place of what is there."""
     experiment = load_experiment(run)
     if not (run / RESULT_FILE).exists():
-        raise FileNotFoundError(f"{run} has not finished; `cosformer resume {run}` goes on with it")
+        raise FileNotFoundError(f"{run} has not finished; `cosformer resume {run}` continues it")
     result = json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     model: Any = load_model(run, "last").bfloat16()
     fresh = out.with_name(f"{out.name}.new")

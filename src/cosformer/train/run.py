@@ -83,7 +83,7 @@ def resume(
 
     ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`. ``sequence_parallel``: with
     rows over so many processes instead; checkpoints are the same for any number, and results but for rounding and dropout.
-    ``apply_changes``: go on with what was edited in ``experiment.json``, which is refused otherwise, and record it.
+    ``apply_changes``: continue with the settings edited in ``experiment.json`` (an error otherwise) and record them.
     """
     load_experiment(run)  # says at once if this is no run
     if apply_changes and steps is None and (run / RESULT_FILE).exists():
@@ -219,7 +219,7 @@ def load_model(run: str | Path, which: str = "best") -> PreTrainedModel:
         config = AutoConfig.from_pretrained(place)
         kind = (config.architectures or [""])[0]
         if kind not in hf.__all__ and config.model_type == "cosformer":
-            raise ValueError(f"its config.json names the architecture {kind!r}, which is none of ours")
+            raise ValueError(f"its config.json names the architecture {kind!r}, which is not a cosformer class")
         # a run may have started from an encoder of transformers, and keeps its class
         made = getattr(hf, kind) if kind in hf.__all__ else class_of(config)
         return made.from_pretrained(place, dtype=torch.float32).eval()
@@ -353,7 +353,7 @@ class _Record:
             self.started = before["started"]
         elif path.exists() and engine.is_world_process_zero():
             problem = problems[0] if problems else f"{path} does not say when the run began"
-            print(f"{problem}; the run goes on, and the time it began is recorded as now", file=sys.stderr)
+            print(f"{problem}; the run continues, with the current time recorded as its start", file=sys.stderr)
 
     def facts(self) -> dict[str, Any]:
         engine = self.engine

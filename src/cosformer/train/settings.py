@@ -66,10 +66,12 @@ def _apply(run: Path, records: RecordsFile, experiment: Experiment, edited: str,
     if "train.steps" in fixed:
         raise ValueError(f"{edited}. Put it back, and train longer with `cosformer resume {run} --steps N`")
     if fixed:
-        raise ValueError(f"{edited}. A run that has begun cannot change {', '.join(fixed)}: put it back, or train anew")
+        raise ValueError(
+            f"{edited}. A run that has begun cannot change {', '.join(fixed)}: put it back, or start a new run"
+        )
     if not apply_changes:
         raise ValueError(
-            f"{edited}. Put it back, or go on with it from the last checkpoint: `cosformer resume {run} --apply-changes`"
+            f"{edited}. Put it back, or continue with it from the last checkpoint: `cosformer resume {run} --apply-changes`"
         )
     step = 0 if last is None else checkpoints.step_of(last)
     print(f"{edited}: applied from update {step:,} on", file=sys.stderr)

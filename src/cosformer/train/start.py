@@ -77,7 +77,7 @@ def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) 
         )
     if fields["vocab_size"] > saved.vocab_size:
         raise ValueError(
-            f"the model in {source} knows {saved.vocab_size:,} tokens and the data has {fields['vocab_size']:,}; use its tokenizer"
+            f"the vocabulary of {source} has {saved.vocab_size:,} tokens and the data {fields['vocab_size']:,}; use its tokenizer"
         )
     wanted = {name: fields[name] for name in ("num_labels", "id2label", "label2id", "problem_type") if name in fields}
     model = head.from_pretrained(source, dtype=torch.float32, **wanted)
@@ -123,7 +123,7 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
     have, need = saved.vocab_size, needed["vocab_size"]
     if need > have:
         raise ValueError(
-            f"the model in {source} knows {have:,} tokens and the data has {need:,}; use the tokenizer it was trained with"
+            f"the vocabulary of {source} has {have:,} tokens and the data {need:,}; use the tokenizer it was trained with"
         )
     for field, ours in ARCHITECTURE.items():
         asked = getattr(model, ours)

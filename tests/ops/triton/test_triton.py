@@ -225,3 +225,23 @@ def test_registered_operators_pass_torchs_own_checks():
     results = operators.linear_forward(q, k, v, *none, *settings)
     arguments = (q, k, v, *none, results[0], *results[2:], *results, *settings)
     torch.library.opcheck(operators.linear_backward.default, arguments, test_utils=tests)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # numpy's, in the interpreter
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_float16_gradients_overflow_to_infinity(tensors, causal, decays):
+    """As conversions and torch's own attention do, so that a GradScaler sees it."""
+    q, k, v = tensors(1, 1, 1, 70, 70, 4, 4, dtype=torch.float32, grad=False)
+    given = [(x * s).half() for x, s in ((q, 1e-4), (k, 1e-7), (v, 100.0))]
+    options = {"causal": causal, "max_len": 70, "decay": torch.full((1, 4), 0.01) if decays else None}
+    weight = torch.full((1, 1, 70, 4), 1000.0)
+
+    def gradients(backend, leaves):
+        return with_gradients(lambda *x: cosformer_attention(*x, backend=backend, **options), leaves, weight)[1:]
+
+    found, exact = gradients("triton", given), gradients("dense", [x.double() for x in given])
+    for grad, e in zip(found, exact, strict=True):
+        clear = (e.abs() / 65_504 - 1).abs() > 0.01
+        assert torch.equal(grad[clear].isinf(), e[clear].abs() > 65_504)
+    assert any(grad.isinf().any() for grad in found)

@@ -49,6 +49,7 @@ EXPORT const char *cosformer_compiler(void) {
 
 EXPORT const char *cosformer_pool(void) { return pool_name(); }
 EXPORT int64_t cosformer_call_bytes(void) { return sizeof(call_t); }
+EXPORT int64_t cosformer_token_bytes(void) { return sizeof(token_t); }
 
 /* Tensors without elements have no address. Nothing of them is read or written, but their rows are counted from it, which C
  * allows from an address only. Members that may be absent (incoming state, mask, bounds, saved state) stay absent. */
@@ -72,3 +73,17 @@ EXPORT int cosformer_forward(const call_t *call) { return run(chosen->forward, c
 EXPORT int cosformer_backward(const call_t *call) { return run(chosen->backward, call, 0); }
 EXPORT int cosformer_dense(const call_t *call) { return run(chosen->dense, call, 0); }
 EXPORT int cosformer_step(const call_t *call) { return run(chosen->step, call, 1); }
+
+/* The step of a causal cosFormer call. Returns 3, having done nothing, when the state has no room for a token. */
+EXPORT int cosformer_token(const token_t *token) {
+    int64_t seen = *token->position, D = token->D, E = token->E;
+    if (seen >= token->max_len) return 3;
+    call_t call = {.B = token->B, .H = token->H, .Hk = token->Hk, .N = 1, .S = 1, .D = D, .E = E, .dtype = token->dtype,
+                   .relu = 1, .causal = 1, .q_len = token->max_len, .k_len = token->max_len, .eps = token->eps,
+                   .qs = {token->H * D, D, D}, .ks = {token->Hk * D, D, D}, .vs = {token->Hk * E, E, E}, .sequences = 1,
+                   .threads = token->threads, .q_first = seen, .k_first = seen, .q = token->q, .k = token->k, .v = token->v,
+                   .kv = token->kv, .z = token->z, .decay = token->decay, .out = token->out, .kv_next = token->kv_next,
+                   .z_next = token->z_next};
+    *token->position_next = seen + 1;
+    return cosformer_step(&call);
+}

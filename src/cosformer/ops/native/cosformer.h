@@ -39,6 +39,18 @@ typedef struct {
     float *b; /* gradient of the denominators [B,H,N], work space */
 } call_t;
 
+/* One token behind a cosFormer state, all tensors contiguous. All members have eight bytes; `TOKEN_MEMBERS` in library.py. */
+typedef struct {
+    int64_t B, H, Hk, D, E, dtype, max_len, threads;
+    double eps;
+    const char *q, *k, *v;
+    const float *kv, *z, *decay; /* decay may be NULL */
+    const int64_t *position;     /* tokens seen so far */
+    char *out;
+    float *kv_next, *z_next;
+    int64_t *position_next;
+} token_t;
+
 /* One build of the kernels, for one instruction set. Each returns 0, 1 when memory ran out, or (dense)
  * 2 when its rates decay too fast for so many rows, which forward takes. */
 typedef struct {

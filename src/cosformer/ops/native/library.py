@@ -17,9 +17,20 @@ MEMBERS = [
     "out", "den", "kv_next", "z_next", "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]", "dvs[3]",
     "dkv", "dz", "b",
 ]
+#: members of token_t in the same way
+TOKEN_MEMBERS = [
+    "B", "H", "Hk", "D", "E", "dtype", "max_len", "threads", "eps", "q", "k", "v", "kv", "z", "decay", "position",
+    "out", "kv_next", "z_next", "position_next",
+]
 # fmt: on
-#: every member is an integer of eight bytes but one
-CALL = struct.Struct("".join("3q" if name.endswith("[3]") else "d" if name == "eps" else "q" for name in MEMBERS))
+
+
+def _record(members: list[str]) -> struct.Struct:
+    """Every member is an integer of eight bytes but eps."""
+    return struct.Struct("".join("3q" if name.endswith("[3]") else "d" if name == "eps" else "q" for name in members))
+
+
+CALL, TOKEN = _record(MEMBERS), _record(TOKEN_MEMBERS)
 #: builds of the kernels, the widest first; the variable names one of them for tests and support
 INSTRUCTION_SETS = ("avx512", "avx2", "generic")
 INSTRUCTION_SET = "COSFORMER_INSTRUCTION_SET"
@@ -36,12 +47,13 @@ class Library:
         for name in ("cosformer_compiler", "cosformer_pool", "cosformer_choose"):
             getattr(self._dll, name).restype = ctypes.c_char_p
         self._dll.cosformer_choose.argtypes = [ctypes.c_char_p]
-        if self._dll.cosformer_call_bytes() != CALL.size:
-            raise OSError(f"{path} was built from other sources (its call_t is another); reinstall cosformer")
+        if self._dll.cosformer_call_bytes() != CALL.size or self._dll.cosformer_token_bytes() != TOKEN.size:
+            raise OSError(f"{path} was built from other sources (its records are others); reinstall cosformer")
         self.forward = self._entry("cosformer_forward")
         self.backward = self._entry("cosformer_backward")
         self.step = self._entry("cosformer_step")
         self.dense = self._entry("cosformer_dense")
+        self.token = self._entry("cosformer_token")
         self.release = self._dll.cosformer_release
         self.compiler: str = self._dll.cosformer_compiler().decode()
         self._dll.cosformer_runs.argtypes = [ctypes.c_char_p]

@@ -1,7 +1,7 @@
 /* Threads and scratch memory.
  *
  * Threads come from the OpenMP runtime that torch has already loaded (one pool for the process: two would fight for the
- * cores); without one, threads are created for the call. Tasks are taken from one counter, so a slow core gets fewer. */
+ * cores); without one, and in the child of a fork, threads are created for the call. Tasks are taken from one counter, so a slow core gets fewer. */
 #define _GNU_SOURCE
 #include "cosformer.h"
 #include <dlfcn.h>
@@ -74,10 +74,13 @@ EXPORT void cosformer_release(void) {
     }
 }
 
-/* After fork the child must not find the lock held by a thread that no longer exists. */
+/* After fork the child must not find the lock held by a thread that no longer exists, nor wait for OpenMP's threads, which the
+ * runtime believes it still has. */
+static int forked; /* this process is the child of one that had loaded the library */
 static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork(void) { pthread_mutex_unlock(&lock); }
-__attribute__((constructor)) static void guard_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+static void in_parent(void) { pthread_mutex_unlock(&lock); }
+static void in_child(void) { forked = 1, pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void guard_fork(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
 typedef struct {
     work_t work;
@@ -103,6 +106,7 @@ static void *crew_thread(void *argument) {
 typedef void (*gomp_parallel_t)(void (*)(void *), void *, unsigned, unsigned);
 
 static gomp_parallel_t gomp_parallel(void) {
+    if (forked) return NULL;
     union {
         void *object;
         gomp_parallel_t function;

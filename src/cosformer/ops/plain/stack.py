@@ -14,7 +14,6 @@ from torch.nn.functional import pad
 
 from cosformer.ops.angles import cached_angles
 from cosformer.ops.decay import by_feature, exponents, fade
-from cosformer.ops.spec import FP16_MAX
 
 
 class Stack(NamedTuple):
@@ -42,9 +41,7 @@ class Stack(NamedTuple):
         return stack.view(-1, x.shape[3] * self.length, x.shape[-1])
 
     def unfold(self, stack: Tensor, into: Tensor) -> None:
-        """Write a stack to ``into [B,heads,N,c]``, rounded to its dtype; beyond float16's range it saturates."""
-        if into.dtype == torch.float16:
-            stack = stack.clamp(-FP16_MAX, FP16_MAX)
+        """Write a stack to ``into [B,heads,N,c]``, rounded to its dtype."""
         groups = into.shape[1] // self.key_heads
         stack = stack.view(self.count, self.batch, self.key_heads, groups, self.length, -1)
         if not self._missing:
