@@ -1,10 +1,10 @@
 """Whether torch's bfloat16 products run on this processor, and the setting that makes them run.
 
-Some virtual machines promise AMX instructions (CPUID) that their system does not permit. oneDNN, which torch calls for products of
-bfloat16 matrices, believes the promise, and the process dies ("Illegal instruction") in a plain ``x @ x``. An environment
-variable that oneDNN reads when torch is loaded keeps it from AMX. Commands of ours and the tests set it where it is needed; a
-library must not change the process of others, so ``cosformer check`` tells its users what to set. No torch in this module: it
-must run before.
+Some virtual machines advertise AMX instructions (CPUID) that their system does not permit. oneDNN, which torch uses for products of
+bfloat16 matrices, relies on CPUID, and the process dies ("Illegal instruction") in a plain ``x @ x``. An environment
+variable that oneDNN reads when torch is loaded disables AMX. The commands and the tests set it if needed. A library must not
+change its user's process, so ``cosformer check`` prints what to set. This module does not import torch, because it must run
+first.
 """
 
 import json

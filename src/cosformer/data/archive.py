@@ -28,8 +28,8 @@ _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, tarfile.TarEr
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
     """The files of a folder, an archive or a single file whose name is ``wanted``: (name, decompressed stream).
 
-    Names are relative and without a compression suffix. Archives are read front to back, so a stream must be used before
-    the next one is asked for. A damaged archive, or one with names that climb out of it, raises ValueError.
+    Names are relative and without a compression suffix. Archives are read sequentially, so a stream must be read before
+    the next one is requested. A damaged archive, or one with names that point outside of it, raises ValueError.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
@@ -74,8 +74,8 @@ def check(path: Path, name: str) -> None:
 
 
 def matching(path: Path, pattern: re.Pattern[str], wanted: str) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
-    """Those of the :func:`members` whose name ``pattern`` finds: (match, stream). Where there is none, ValueError says what
-    was ``wanted``; the whole name is ``match.string``."""
+    """The :func:`members` whose name matches ``pattern``: (match, stream); the full name is ``match.string``. If none matches, a
+    ValueError that says ``wanted``."""
     match = None
     for name, stream in members(path, lambda n: pattern.search(n) is not None):
         match = pattern.search(name)

@@ -30,7 +30,7 @@ def is_array(name: str) -> bool:
 
 
 def array_files(path: str) -> Iterator[OwnFile]:
-    """The arrays in ``path``, and behind each the file of its labels, NAME.labels.npy beside NAME.npy."""
+    """The arrays in ``path``, each with the file of its labels, NAME.labels.npy next to NAME.npy."""
     for file in own_files(path, is_array):
         if file.name.lower().endswith(_LABELS):
             raise ValueError(f"{file.shown} holds the labels of another file; name that one")

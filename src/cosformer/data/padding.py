@@ -1,4 +1,4 @@
-"""Rows side by side in one array, with a mask that tells data from padding."""
+"""Rows padded into one array, with a mask that marks data and padding."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def pad_rows(rows: Sequence[np.ndarray], pad_id: int | None) -> tuple[np.ndarray
 
 
 def pad_values(rows: Sequence[np.ndarray], *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Series ``[steps, channels]`` side by side, with zeros behind shorter ones, or before them: (float32 [B, N, channels], mask bool
+    """Series ``[steps, channels]`` in one batch, with zeros after shorter ones, or before them: (float32 [B, N, channels], mask bool
     [B, N])."""
     length = max(len(row) for row in rows)
     values = np.zeros((len(rows), length, rows[0].shape[1]), np.float32)

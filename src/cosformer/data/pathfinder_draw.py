@@ -50,7 +50,7 @@ _PAD = _HALF + 1  # room around the canvas, so that stamps and look-ups near the
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of drawn images and the geometry behind them.
+    """A batch of drawn images and their geometry.
 
     ``pixels`` uint8 [B, size, size]; ``labels`` int64 [B]; ``targets`` [B, 2, P, 2, 2]: both ends (y, x) of every paddle of the two
     target snakes, the end that a snake grew from first; ``markers`` [B, 2, 2]: the two discs' centres.

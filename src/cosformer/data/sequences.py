@@ -46,7 +46,7 @@ class LMBlocks:
 
 
 class PackedLines:
-    """Whole lines packed into rows of at most ``length`` tokens, each behind one ``<s>``; for masked language models.
+    """Whole lines packed into rows of at most ``length`` tokens, each preceded by ``<s>``; for masked language models.
 
     ``rows[i]`` is int64 [<= length]. A line that does not fit into a row of its own is cut into pieces.
     """

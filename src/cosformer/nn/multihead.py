@@ -177,7 +177,7 @@ class MultiHead(nn.Module):
 
 
 class CrossAttention(MultiHead):
-    """Queries from one sequence, keys and values from another, whose summary is made once and used at every step.
+    """Queries from one sequence, keys and values from another, whose summary is computed once and used at every step.
 
     ``attention`` is a mechanism built with ``causal=False`` that has ``summarize`` and ``attend_state``. cosFormer's summary
     is a pair of sums of one size; queries are compared with keys by their positions, as Algorithm 1 of the paper does.

@@ -67,9 +67,9 @@ class RunReader:
             if bad is not None:
                 read.append(bad)
             elif pairs and alone:
-                read.append(Bad("wanted two texts, found one"))
+                read.append(Bad("expected two texts, got one"))
             elif scored and not alone:
-                read.append(Bad("wanted one text, found two"))
+                read.append(Bad("expected one text, got two"))
             elif scored:
                 read.append(blocks(a, self.config.bos_token_id, self.max_len))
             elif pairs:
@@ -178,7 +178,7 @@ class TokenizerReader:
             if isinstance(text, Bad):
                 read.append(text)
             elif not row or isinstance(text, tuple) != two or (scored and two):
-                read.append(Bad("the text is empty" if not row else "wanted one text, found two"))
+                read.append(Bad("the text is empty" if not row else "expected one text, got two"))
             else:
                 array = np.array(row, np.int64)
                 read.append(blocks(array, self.start or 0, self.max_len) if scored else [[array]])

@@ -1,4 +1,4 @@
-"""The model card of a run: what it was trained on, how, and how good it is; no folder of this machine and no row of the data."""
+"""The model card of a run: its data, training and scores, without local paths and without rows of the data."""
 
 import sys
 from pathlib import Path

@@ -69,7 +69,7 @@ def as_transformers(vocabulary: Bytes | Letters | Words | Subwords, task: str, m
 
 
 def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
-    """A ``tokenizers.Tokenizer`` of its own with the ids of ``vocabulary``."""
+    """A new ``tokenizers.Tokenizer`` with the ids of ``vocabulary``."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     if isinstance(vocabulary, Subwords):
