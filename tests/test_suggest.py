@@ -6,7 +6,6 @@ from cosformer import build_attention
 from cosformer.cli import COMMANDS, main
 from cosformer.data import load_dataset
 from cosformer.suggest import _edits, check_model_path, nearest
-from studies.cosformer2022 import __main__ as study
 
 
 def test_every_table_suggests_the_nearest_name(capsys):
@@ -16,8 +15,6 @@ def test_every_table_suggests_the_nearest_name(capsys):
         load_dataset("wikitxt2")
     assert main(["trian"]) == 2
     assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
-    assert study.main(["tabel2"]) == 2
-    assert "unknown target 'tabel2'; did you mean 'table2'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_memory_stands_beside_the_time(results, monkeypatch):
     assert table.rows[0] == ["causal, forward", "1.00", "4.00", "4.00x (N^1.00)"]
     assert len(table.rows) == 4 and table.rows[1][1:3] == ["3.00", "12.0"]
     time = bench.measurements(lengths=(32,), memory_lengths=(), repeats=1)
-    block = blocks(results("jax", *time, *found))["bench jax"]
+    block = blocks(results("jax", *time, *found), "benchmarks")["bench jax"]
     assert "in multiples of the time" in block and "| causal, forward | 1.00 | 4.00 |" in block
 
 

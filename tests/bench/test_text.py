@@ -92,7 +92,7 @@ def test_tables_put_ours_beside_the_papers(results: Callable[..., Results]) -> N
         rows += [memory("longformer", None, mode, note="out of memory: more than 1 GB")]
         rows += [memory(name, 20.0, mode, 3000) for name in ("cosformer", "softmax", "longformer")]
         rows += [speed("cosformer", 3.0, None, mode, 3000)]
-    inference, amounts, training, _ = tables(results("text", *rows, batch=2, width=256))
+    inference, amounts, training, *_ = tables(results("text", *rows, batch=2, width=256))
     assert list(inference.header) == ["", "1,000 ours", "1,000 paper", "3,000 ours", "3,000 paper"]
     assert inference.rows[0] == ["Transformer", "1.00", "1.00", "not run", "×"]
     assert inference.rows[1] == ["cosFormer", "3.00", "2.32", "-", "-"]  # 58.82 / 25.37

@@ -48,8 +48,8 @@ def test_demo_tells_the_whole_story(short_demo: None, monkeypatch, tmp_path: Pat
     text = out.partition("$ cosformer generate")[2].partition("\n\n")[2].partition("6. Show me.")[0].rstrip()
     assert text.startswith(generate.DEFAULT_PROMPT) and len(text) > len(generate.DEFAULT_PROMPT) + 20
     assert str((folder / "report.html").resolve()) in out
-    assert "Exactness" in (folder / "report.html").read_text()
-    assert (folder / "speed-causal.svg").exists()
+    page = (folder / "report.html").read_text()
+    assert "Exactness" in page and "<svg" in page
     # the ratio is that of the times beside it
     rows = re.findall(r"^[\d,]+ +([\d.,]+) ms +([\d.,]+) ms +([\d.]+)x", out, re.MULTILINE)
     assert len(rows) == 2

@@ -24,6 +24,7 @@ def test_the_page_looks_right(browser: Any, results: Path, tmp_path: Path, width
         "Learning curves",
         "Runs",
         "Speed and memory",
+        "Attention maps",
         "Exactness",
         "Environment and commands",
     ]

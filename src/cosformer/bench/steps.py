@@ -114,6 +114,9 @@ def _finish(batch: dict[str, Tensor]) -> None:
 
 
 def _limited(memory: int, device: str) -> Any:
+    # before the limit: OpenBLAS, which transformers loads, waits forever for memory that it cannot get
+    import cosformer.models.classification  # noqa: F401
+
     return nullcontext() if device.startswith("cuda") else limited_memory(memory)  # a GPU's memory is its own limit
 
 

@@ -6,6 +6,13 @@
  * over a head's past (or, backward, its future) is kept as it is seen from the middle of the present chunk, and is moved from
  * middle to middle. */
 
+/* glibc 2.29 gave exp a new version; the old one, which differs in how it reports errors, is in every glibc */
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver exp, exp@GLIBC_2.2.5");
+#elif defined(__GLIBC__) && defined(__aarch64__)
+__asm__(".symver exp, exp@GLIBC_2.17");
+#endif
+
 #define MOST_DECAY 64.0f /* rate times rows of a chunk: factors lie within exp(-32) and exp(32) */
 #define FASTEST 4.0f     /* chunks have 16 rows or more; the operator refuses faster rates, which count as this one here */
 
