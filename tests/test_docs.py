@@ -257,3 +257,11 @@ def test_the_reference_holds_the_public_names(site: Path) -> None:
             assert f'id="{module}.{name}"' in text, name
     for name in cli.COMMANDS:
         assert f"usage: cosformer {name}" in text, name
+
+
+def test_the_losses_of_multiscale_are_those_of_its_records() -> None:
+    runs = [json.loads(line) for line in (DOCS / "attention" / "multiscale.jsonl").read_text().splitlines()]
+    page = (DOCS / "attention" / "multiscale.md").read_text()
+    for recipe, width in (("evidence-lm", 0), ("evidence-lm", 4), ("evidence-mlm", 0)):
+        losses = [run["test_loss"] for run in runs if (run["recipe"], run["short_convolution"]) == (recipe, width)]
+        assert len(losses) == 3 and f"**{sum(losses) / 3:.3f}**" in page
