@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="folder of a saved model, or a Hugging Face name")
     add("out", metavar="OUT", type=Path, help="folder to write; repeat the command to resume")
     add("--text", metavar="FILE", type=Path, nargs="+", required=True, help="text to train on (.xz is unpacked)")
-    add("--maps", metavar="DIR", type=Path, help="linearized model from which to take the initial maps")
+    add("--maps", metavar="DIR", type=Path, help="linearized model whose maps to start from")
     add("--quiet", action="store_true", help="show no progress")
     add_fields(parser.add_argument_group("settings"), Settings())
 

@@ -37,7 +37,6 @@ USUAL = {
     "model.max_len",
 }
 USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed", "micro_batch", "precision")}
-USUAL |= {"train.class_weights", "train.early_stopping"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
