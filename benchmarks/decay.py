@@ -51,7 +51,7 @@ def main() -> int:
 def rates(causal: bool, length: int) -> torch.Tensor:
     """The rates of ``multiscale`` for these heads."""
     sizes: dict[str, Any] = {"num_heads": HEADS, "head_dim": CHANNELS, "max_len": length}
-    return build_attention("multiscale", **sizes, causal=causal).rates  # pyright: ignore
+    return build_attention("multiscale", **sizes, causal=causal).rates_single  # pyright: ignore
 
 
 def action(name: str, kind: str, length: int) -> Callable[[], object]:

@@ -37,6 +37,7 @@ class Multiscale(Attention):
     )
     grouped = True
     rates: Tensor
+    rates_single: Tensor
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Multiscale(Attention):
         self.scales, self.fastest, self.slowest = scales, fastest, slowest
         self.cosine, self.eps, self.backend = cosine, eps, backend
         self.register_buffer("rates", self._make_rates(), persistent=False)
+        self.register_buffer("rates_single", self.rates.float(), persistent=False)  # cast once, not for every token
 
     def extra_repr(self) -> str:
         options = f"scales={self.scales}, fastest={self.fastest}, slowest={self.slowest:.3g}, cosine={self.cosine}"
@@ -92,6 +94,7 @@ class Multiscale(Attention):
     def reset_buffers(self) -> None:
         """Make the rates again, for whoever builds a model without values and fills it later."""
         self.rates = self._make_rates().to(self.rates.device)
+        self.rates_single = self.rates.float()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As ``nn.Module``; the rates follow the device, are made again after the meta device, and stay in float64."""
@@ -100,7 +103,9 @@ class Multiscale(Attention):
         return self
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-        rates = self.rates[:: q.shape[1] // k.shape[1]]  # key heads have the rates of the first of their query heads
+        rates = self.rates if v.dtype == torch.float64 else self.rates_single
+        if k.shape[1] != q.shape[1]:  # key heads have the rates of the first of their query heads
+            rates = rates[:: q.shape[1] // k.shape[1]].contiguous()
         options |= {"causal": self.causal, "decay": rates, "eps": self.eps, "backend": self.backend}
         if self.cosine:
             return cosformer_attention(q, k, v, max_len=self.max_len, **options)
