@@ -49,6 +49,6 @@ check() { # what is installed, the file, the compiler, the backend it must say
     echo "$1:" && grep "^ *float32  .*$4 from" "$folder/check.txt" || { cat "$folder/check.txt"; fail "$1: $4 was wanted"; }
 }
 check "sdist with a compiler" "$dist"/*.tar.gz "${CC:-cc}" native
-check "sdist without a compiler" "$dist"/*.tar.gz false chunked
+check "sdist without a compiler" "$dist"/*.tar.gz false plain
 check "wheel for this processor" "$dist"/*"-manylinux"*"$(uname -m).whl" false native
-check "wheel for any platform" "$dist"/*-any.whl false chunked
+check "wheel for any platform" "$dist"/*-any.whl false plain
