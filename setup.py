@@ -1,7 +1,7 @@
 """The part of the build that pyproject.toml cannot say: the native kernels, which the package works without.
 
-They are a plain C library, loaded by ctypes: no symbol of Python is in it, so one wheel serves every Python of a platform.
-``COSFORMER_BUILD=any`` makes the wheel for all other platforms, without kernels.
+They are a plain C library, loaded by ctypes: no symbol of Python is in it, so one wheel serves every Python of a
+platform. ``COSFORMER_BUILD=any`` makes the wheel for all other platforms, without kernels.
 """
 
 import os
@@ -25,7 +25,8 @@ FLAGS = [
     "-ffp-contract=fast",  # never -ffast-math: it turns on flush-to-zero for the whole process
     "-Wno-psabi",
 ]
-# by their file names, needed or not: glibc from 2.34 on has both in libc, older ones, whose symbols pool.c names, have not
+# by their file names, needed or not: glibc from 2.34 on has both in libc, older ones, whose symbols pool.c names, have
+# not
 GLIBC = ["-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0"]
 
 

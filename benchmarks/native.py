@@ -1,7 +1,7 @@
 """``python -m benchmarks native``: how near the compiled kernels come to what the machine can do.
 
-The limit is the time of 8 B H N D E operations at the rate of a 1024 x 1024 x 1024 matrix product, measured in turn with the
-kernel.
+The limit is the time of 8 B H N D E operations at the rate of a 1024 x 1024 x 1024 matrix product, measured in turn
+with the kernel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +115,9 @@ def _actions(shape: Shape, causal: bool, n: int, dtype: torch.dtype | None = Non
 
 def tables(results: Results) -> list[Table]:
     shown = results.find(baseline="limit")
-    title = f"Time of the compiled kernels, in multiples of the time that matrix products of as many operations take ({SPREAD})."
+    title = (
+        "Time of the compiled kernels, in multiples of the time that matrix products of as many operations take "
+        f"({SPREAD})."
+    )
     table = crossed(title, shown, lambda m: f"{m.mode}, N={m.length:,}, {m.variant}", lambda m: m.kind)
     return [table, rest(results, shown)]

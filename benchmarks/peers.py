@@ -107,9 +107,9 @@ def _linear() -> tuple[Action, Action]:
 def _cosformer(copies: int = 1) -> tuple[Action, Action]:
     """cosFormer's scores as a product of features, which the package gets ready made: 2D cosines and sines.
 
-    With ``copies=2`` it also gets the values twice: 128 channels throughout, the call whose time is quoted for 128 features
-    (four times that for 64). With the values once it takes half of that, and a seventh of a half would be less than the matrix
-    products alone need.
+    With ``copies=2`` it also gets the values twice: 128 channels throughout, the call whose time is quoted for 128
+    features (four times that for 64). With the values once it takes half of that, and a seventh of a half would be less
+    than the matrix products alone need.
     """
     package = require("peers", "fast_transformers.causal_product")
     q, k, v = _heads()

@@ -1,8 +1,9 @@
-"""Rows a second of `predict` from file to file against the bare model's loop: ``python -m benchmarks.predict_throughput``.
+"""Rows a second of `predict` from file to file against the bare model's loop: ``python -m
+benchmarks.predict_throughput``.
 
-The bare loop has the ids of all rows, sorted by length, in its hands, and only pads and calls the model; the two by turns, on one
-thread, in seconds of the processor, which a busy machine does not change much. Afterwards 100,000 rows by a smaller model, for the
-memory.
+The bare loop has the ids of all rows, sorted by length, in its hands, and only pads and calls the model; the two by
+turns, on one thread, in seconds of the processor, which a busy machine does not change much. Afterwards 100,000 rows by
+a smaller model, for the memory.
 """
 
 import csv
@@ -92,7 +93,8 @@ def main() -> None:
         before = peak()
         seconds = whole(small, folder / f"{MANY}.csv")
         print(
-            f"{MANY:,} rows: {seconds:.0f} s; peak memory {before:,.0f} MB after {ROWS:,} rows, {peak():,.0f} MB after all"
+            f"{MANY:,} rows: {seconds:.0f} s; peak memory {before:,.0f} MB after {ROWS:,} rows, {peak():,.0f} MB after "
+            "all"
         )
 
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks text``: the paper's table 5 and figure 1, speed and memory on byte-level text classification.
 
-Speed: times the Transformer's steps per second. Memory: peak MB above the model itself. Order: Spearman's rank correlation of
-our speeds with the paper's.
+Speed: times the Transformer's steps per second. Memory: peak MB above the model itself. Order: Spearman's rank
+correlation of our speeds with the paper's.
 """
 
 import statistics
@@ -168,9 +168,9 @@ def tables(results: Results) -> list[Table]:
             ]
             absolute.append([label, *rates, *(_missing(m) if m.value is None else number(m.value) for *_, m in cells)])
         title = (
-            f"{mode.capitalize()}, steps per second as multiples of the Transformer's: ours ({results.settings['batch']} "
-            f"sequences, width {results.settings['width']}, softmax fused by torch) and the paper's (one A6000; {CROSS}: out of "
-            "memory, -: the Transformer is)."
+            f"{mode.capitalize()}, steps per second as multiples of the Transformer's: ours "
+            f"({results.settings['batch']} sequences, width {results.settings['width']}, softmax fused by torch) and "
+            f"the paper's (one A6000; {CROSS}: out of memory, -: the Transformer is)."
         )
         made.append(Table(title, ["", *(f"{n:,} {whose}" for n in lengths for whose in ("ours", "paper"))], compared))
         title = f"{mode.capitalize()}: steps per second, and peak memory above the model itself."

@@ -1,5 +1,5 @@
-"""Give a pretrained encoder (BERT and its kin) cosFormer attention and fine-tune it on a CSV file with the columns text and label:
-python encoder_made_linear.py MODEL reviews.csv"""
+"""Give a pretrained encoder (BERT and its kin) cosFormer attention and fine-tune it on a CSV file with the columns text
+and label: python encoder_made_linear.py MODEL reviews.csv"""
 
 import sys
 from pathlib import Path

@@ -37,6 +37,7 @@ trainer.train()
 model = trainer.model.cpu().eval()
 found, true = model.forecast(known, held_out), series[:, -held_out:]
 print(
-    f"mean absolute error {(found - true).abs().mean():.4f}, of the last value {(known[:, -1:] - true).abs().mean():.4f}"
+    f"mean absolute error {(found - true).abs().mean():.4f}, of the last value "
+    f"{(known[:, -1:] - true).abs().mean():.4f}"
 )
 trainer.save_model()

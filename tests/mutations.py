@@ -4,9 +4,9 @@
     python -m mutations triton --every 10            a sample: each tenth
     python -m mutations triton --only key_gradients  those of one function
 
-Each mutant lives in a copy of the tree in a temporary folder. One that the contract does not notice survives: it is printed with
-its place and written to tests/mutations.json, where a reason can be put beside it; reasons stay when it is run again. One that
-runs into the time limit counts as noticed, and is counted apart.
+Each mutant lives in a copy of the tree in a temporary folder. One that the contract does not notice survives: it is
+printed with its place and written to tests/mutations.json, where a reason can be put beside it; reasons stay when it is
+run again. One that runs into the time limit counts as noticed, and is counted apart.
 """
 
 import argparse

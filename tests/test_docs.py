@@ -38,8 +38,8 @@ MODULES = {"studies.cosformer2022": study.build_parser, "benchmarks": benchmarks
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words after ``cosformer`` of every command on a page, in blocks and in the running text, but for those that measured
-    something at the commit which is named beside them. Commands of a clone begin with their module's name."""
+    """The words after ``cosformer`` of every command on a page, in blocks and in the running text, but for those that
+    measured something at the commit which is named beside them. Commands of a clone begin with their module's name."""
     text = re.sub(r"Measured with `[^`]*`", "", text)
     lines = [line for block in blocks(text, *SHELLS) for line in block.replace("\\\n", " ").splitlines()]
     inline = re.findall(
@@ -63,7 +63,10 @@ COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(
 
 TUTORIAL = "tutorial.md"
 # a training of the tutorial in seconds
-TINY = "--quiet --train.steps 4 --train.eval-every 4 --train.save-every 4 --data.options.max_bytes 500000 --data.eval-rows 8"
+TINY = (
+    "--quiet --train.steps 4 --train.eval-every 4 --train.save-every 4 --data.options.max_bytes 500000 "
+    "--data.eval-rows 8"
+)
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python") and page != TUTORIAL])

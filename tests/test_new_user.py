@@ -1,6 +1,8 @@
-"""A new user, with the README alone: its commands one after the other, in an environment that has nothing of ours but the package.
+"""A new user, with the README alone: its commands one after the other, in an environment that has nothing of ours but
+the package.
 
-Nothing is downloaded: the package is installed from these sources, what it depends on is lent by the environment of the tests.
+Nothing is downloaded: the package is installed from these sources, what it depends on is lent by the environment of the
+tests.
 """
 
 import os

@@ -79,8 +79,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_hf_loads_little_beyond_the_model_class_of_transformers() -> None:
     """`import transformers` alone loads no model class; the first one brings accelerate, dynamo and Triton, with or without us."""
     code = (
-        "import sys\nfrom transformers import GenerationMixin, PreTrainedModel\nbefore = set(sys.modules)\nimport cosformer.hf\n"
-        "print(*sorted({name for name in sys.modules if name not in before}))"
+        "import sys\nfrom transformers import GenerationMixin, PreTrainedModel\nbefore = set(sys.modules)\nimport "
+        "cosformer.hf\nprint(*sorted({name for name in sys.modules if name not in before}))"
     )
     added = run("-c", code).stdout.split()
     ours = [name for name in added if name.startswith("cosformer")]

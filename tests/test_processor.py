@@ -1,7 +1,7 @@
 """A machine on which torch's bfloat16 products die: commands and tests run on it, and a library import changes nothing.
 
-Such a machine is played by ``sitecustomize``, which every Python process of the test loads first: the processor promises AMX, and
-a process that loads torch without the setting is killed by SIGILL.
+Such a machine is played by ``sitecustomize``, which every Python process of the test loads first: the processor
+promises AMX, and a process that loads torch without the setting is killed by SIGILL.
 """
 
 import json
@@ -137,7 +137,10 @@ def test_a_permitted_amx_is_left_on(tmp_path: Path) -> None:
 
 def test_importing_the_library_changes_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path, (None,))
-    code = "import os; before = dict(os.environ); import cosformer; cosformer.cosformer_attention; assert before == dict(os.environ)"
+    code = (
+        "import os; before = dict(os.environ); import cosformer; cosformer.cosformer_attention; assert before == "
+        "dict(os.environ)"
+    )
     done = machine.run("-c", code + "; from cosformer import processor; assert processor.prepare() == ''")
     assert done.returncode == 0, done.stderr
 
@@ -146,6 +149,9 @@ def test_the_probe_tells_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) ->
     assert processor.probe(None)
     monkeypatch.setattr(processor, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert not processor.probe(None)
-    cured = f"import os, signal; os.environ.get({processor.VARIABLE!r}) == 'AVX512_CORE' or os.kill(os.getpid(), signal.SIGILL)"
+    cured = (
+        f"import os, signal; os.environ.get({processor.VARIABLE!r}) == 'AVX512_CORE' or os.kill(os.getpid(), "
+        "signal.SIGILL)"
+    )
     monkeypatch.setattr(processor, "PROBE", cured)
     assert processor.find_setting() == "AVX512_CORE"

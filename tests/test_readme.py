@@ -65,7 +65,8 @@ def test_verdicts_are_those_of_the_committed_results(tmp_path: Path) -> None:
     words = ["ledger", "--show", "--from", str(lines), "--docs", str(ROOT / "docs"), "--into", str(copy)]
     assert study.main(words) == 0
     assert copy.read_text(encoding="utf-8") == README, (
-        "run: python -m studies.cosformer2022 ledger --show --from studies/cosformer2022/results/runs.jsonl --into README.md"
+        "run: python -m studies.cosformer2022 ledger --show --from studies/cosformer2022/results/runs.jsonl --into "
+        "README.md"
     )
 
 

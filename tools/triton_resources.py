@@ -3,8 +3,8 @@
     python -m tools.triton_resources                      every target, as a table
     python -m tools.triton_resources sm_90 --write FILE   one target, also into FILE as JSON
 
-For each kernel, dtype and width: registers of a thread, instructions that spill a register to memory, bytes of shared memory,
-and the matrix instruction found in the machine code. One configuration takes 1 to 10 seconds.
+For each kernel, dtype and width: registers of a thread, instructions that spill a register to memory, bytes of shared
+memory, and the matrix instruction found in the machine code. One configuration takes 1 to 10 seconds.
 """
 
 import argparse

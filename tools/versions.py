@@ -1,8 +1,9 @@
-"""``make test-versions``: the tests with other versions of torch, transformers, numpy and Python, each in an environment of its own.
+"""``make test-versions``: the tests with other versions of torch, transformers, numpy and Python, each in an
+environment of its own.
 
-The wheel is built once and installed everywhere. torch brings CUDA's packages, gigabytes, where its index has no build for the CPU, so
-an environment is deleted once its tests have run. What ran is added to ``--records``, one JSON line each, and the table of all
-of them is written into the page.
+The wheel is built once and installed everywhere. torch brings CUDA's packages, gigabytes, where its index has no build
+for the CPU, so an environment is deleted once its tests have run. What ran is added to ``--records``, one JSON line
+each, and the table of all of them is written into the page.
 
     python tools/versions.py                                   the whole matrix
     python tools/versions.py torch-2.6.0 transformers-5.4.0    two lines of it

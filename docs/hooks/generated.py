@@ -1,7 +1,8 @@
 """Parts of pages that follow from code are made when the site is built, so they are never stale.
 
 `<!-- commands -->`: the help of every command. `<!-- recipes -->`: the table of recipes. `<!-- roofline -->` and
-`<!-- triton resources -->`: what the GPU kernels are predicted to take, and what they need. The folder `study` is studies/cosformer2022.
+`<!-- triton resources -->`: what the GPU kernels are predicted to take, and what they need. The folder `study` is
+studies/cosformer2022.
 """
 
 import argparse

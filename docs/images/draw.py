@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation as SVG: from the committed results, and from the formulas.
 
-`make pictures` writes them beside this file: the same numbers give the same bytes, so that a test can tell a stale picture.
-Colours follow the reader's light or dark setting.
+`make pictures` writes them beside this file: the same numbers give the same bytes, so that a test can tell a stale
+picture. Colours follow the reader's light or dark setting.
 """
 
 import math
@@ -175,7 +175,10 @@ def decays() -> bytes:
     def at(d: float, weight: float) -> Point:
         return left + math.log2(d) / math.log2(farthest) * (right - left), bottom - weight * (bottom - top)
 
-    label = "Each group of channels fades at its own rate, from about one token to max_len; the cosine only fades at max_len"
+    label = (
+        "Each group of channels fades at its own rate, from about one token to max_len; the cosine only fades at "
+        "max_len"
+    )
     with sheet(800, 380, label) as (s, done):
         s.text(24, 34, "How much a token counts, by its distance: eight groups of channels of one head", size=TITLE)
         for weight in (0.0, 0.5, 1.0):

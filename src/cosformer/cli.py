@@ -45,11 +45,12 @@ COMMANDS: dict[str, str] = {name: summary for group in GROUPS.values() for name,
 
 # commands of earlier versions -> where they are now
 MOVED = {
-    "reproduce": "'reproduce' has left the package: in a clone of the repository, run `python -m studies.cosformer2022 TARGET`"
+    "reproduce": "'reproduce' has left the package: in a clone of the repository, run `python -m studies.cosformer2022 "
+    "TARGET`"
 }
 
-# 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130 interrupted;
-# 141 the reader of the output went away
+# 0 done; 1 it ran and the answer is no (a check failed); 2 the caller's mistake, or something is missing; 130
+# interrupted; 141 the reader of the output went away
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 1, 2, 130, 141
 
 
@@ -145,9 +146,10 @@ def _silence() -> None:
 
 
 def _bound_spinning() -> None:
-    """OpenMP's threads wait for each other by spinning, for as long as it takes. On a machine where another program has one of
-    the cores, the awaited thread does not run and the others burn its time: training becomes ten times slower. A bounded
-    spin, then sleep, costs nothing on a quiet machine (docs/training.md). Before torch is loaded, and only for our own commands."""
+    """OpenMP's threads wait for each other by spinning, for as long as it takes. On a machine where another program has
+    one of the cores, the awaited thread does not run and the others burn its time: training becomes ten times slower. A
+    bounded spin, then sleep, costs nothing on a quiet machine (docs/training.md). Before torch is loaded, and only for
+    our own commands."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

@@ -63,8 +63,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model: a preset's architecture (see ``cosformer.models.presets``) with the fields that are not None changed. The
-    vocabulary and the classes come from the data."""
+    """Which model: a preset's architecture (see ``cosformer.models.presets``) with the fields that are not None
+    changed. The vocabulary and the classes come from the data."""
 
     preset: str
     """base architecture, which the other fields modify"""

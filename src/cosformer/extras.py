@@ -16,5 +16,6 @@ def require(extra: str, package: str) -> ModuleType:
         if error.name != package.partition(".")[0]:
             raise
         raise MissingExtra(
-            f"this needs the package {package!r}, which is not installed; get it with:\n    pip install 'cosformer[{extra}]'"
+            f"this needs the package {package!r}, which is not installed; get it with:\n    pip install "
+            f"'cosformer[{extra}]'"
         ) from None

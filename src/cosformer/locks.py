@@ -25,10 +25,11 @@ class InUse(ValueError):
 
 @contextmanager
 def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path``; while another process does, raise :class:`InUse` (``what`` is in use), or ``wait`` for it.
+    """Hold the lock file ``path``; while another process does, raise :class:`InUse` (``what`` is in use), or ``wait``
+    for it.
 
-    Where the file system has no locks (some network ones), the process that the file names is all that can be asked, and a
-    process of another machine goes unnoticed: that is said on stderr.
+    Where the file system has no locks (some network ones), the process that the file names is all that can be asked,
+    and a process of another machine goes unnoticed: that is said on stderr.
     """
     with open(path, "a+", encoding="utf-8") as file:
         if not _lock(file, wait=False):
@@ -67,7 +68,7 @@ def _lock(file: IO[str], *, wait: bool) -> bool:
         if machine.is_alive(_holder(file)):
             return False
         print(
-            f"{file.name}: this file system has no locks ({error.strerror}); make sure that no other machine works here",
+            f"{file.name}: no locks on this file system ({error.strerror}); make sure no other machine works here",
             file=sys.stderr,
         )
     return True

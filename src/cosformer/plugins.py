@@ -1,7 +1,8 @@
 """Attentions, data sets, tasks and recipes from outside of the package, for the ``cosformer`` command.
 
-A plugin is a module that calls ``cosformer.register_…`` when it is imported. The command imports the entry points of the group
-``cosformer.plugins``, and the modules that the environment variable COSFORMER_PLUGINS names, separated by commas.
+A plugin is a module that calls ``cosformer.register_…`` when it is imported. The command imports the entry points of
+the group ``cosformer.plugins``, and the modules that the environment variable COSFORMER_PLUGINS names, separated by
+commas.
 """
 
 import os

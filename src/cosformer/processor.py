@@ -1,10 +1,10 @@
 """Whether torch's bfloat16 products run on this processor, and the setting that makes them run.
 
-Some virtual machines advertise AMX instructions (CPUID) that their system does not permit. oneDNN, which torch uses for products of
-bfloat16 matrices, relies on CPUID, and the process dies ("Illegal instruction") in a plain ``x @ x``. An environment
-variable that oneDNN reads when torch is loaded disables AMX. The commands and the tests set it if needed. A library must not
-change its user's process, so ``cosformer check`` prints what to set. This module does not import torch, because it must run
-first.
+Some virtual machines advertise AMX instructions (CPUID) that their system does not permit. oneDNN, which torch uses for
+products of bfloat16 matrices, relies on CPUID, and the process dies ("Illegal instruction") in a plain ``x @ x``. An
+environment variable that oneDNN reads when torch is loaded disables AMX. The commands and the tests set it if needed. A
+library must not change its user's process, so ``cosformer check`` prints what to set. This module does not import
+torch, because it must run first.
 """
 
 import json
@@ -59,10 +59,11 @@ def find_setting() -> str | None:
 
 
 def prepare() -> str:
-    """Set VARIABLE where torch's bfloat16 products need it; to be called before torch is loaded. Returns a line that says so, or nothing.
+    """Set VARIABLE where torch's bfloat16 products need it; to be called before torch is loaded. Returns a line that
+    says so, or nothing.
 
-    Only where the processor promises AMX is anything tried, once for each processor, system and version of torch. What the
-    user has set stays.
+    Only where the processor promises AMX is anything tried, once for each processor, system and version of torch. What
+    the user has set stays.
     """
     if "torch" in sys.modules or VARIABLE in os.environ or not promises_amx():
         return ""

@@ -1,7 +1,9 @@
-"""``records.json``: what a run's records were when they were written. An edited setting or a changed digit is told by it.
+"""``records.json``: what a run's records were when they were written. An edited setting or a changed digit is told by
+it.
 
-The settings in effect are kept as values, ``experiment.json`` being compared with them, and each other record by its size and
-hash. While a record is replaced the hashes of both versions stand here, so that a kill in between raises no false alarm.
+The settings in effect are kept as values, ``experiment.json`` being compared with them, and each other record by its
+size and hash. While a record is replaced the hashes of both versions stand here, so that a kill in between raises no
+false alarm.
 """
 
 import hashlib

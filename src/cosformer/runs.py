@@ -48,12 +48,11 @@ _NEEDED = ("scores", "baseline", "learned", "cpu_seconds", "machine", "command")
 class Run:
     """One run. The fields down to ``note`` make a line of runs.jsonl, ``extra`` being what else the line said.
 
-    status: done or diverged; of a folder also running, stopped (asked to), killed (it says running, and its process is gone),
-    failed or unknown. scores: by evaluation and metric, finite
-    numbers only. baseline: by evaluation, the model that ignores its input. learned: by evaluation, whether the run beat it.
-    score: the metric that counts. From a folder only: path, experiment, info (run.json), metrics (the readable lines of
-    metrics.jsonl by step, where a step logged again after a resume counts once) and altered (a sentence for each record that is
-    not as the run wrote it).
+    status: done or diverged; of a folder also running, stopped (asked to), killed (it says running, and its process is
+    gone), failed or unknown. scores: by evaluation and metric, finite numbers only. baseline: by evaluation, the model
+    that ignores its input. learned: by evaluation, whether the run beat it. score: the metric that counts. From a
+    folder only: path, experiment, info (run.json), metrics (the readable lines of metrics.jsonl by step, where a step
+    logged again after a resume counts once) and altered (a sentence for each record that is not as the run wrote it).
     """
 
     recipe: str

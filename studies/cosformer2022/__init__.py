@@ -1,6 +1,8 @@
-"""The paper's tables, figures, algorithms and claims, on this machine: what is missing is run, what is there is used again.
+"""The paper's tables, figures, algorithms and claims, on this machine: what is missing is run, what is there is used
+again.
 
-Imports public names of cosformer alone. As a plugin (COSFORMER_PLUGINS=studies.cosformer2022) it brings its recipes to ``cosformer train``.
+Imports public names of cosformer alone. As a plugin (COSFORMER_PLUGINS=studies.cosformer2022) it brings its recipes to
+``cosformer train``.
 """
 
 import json
@@ -21,9 +23,10 @@ PLUGIN = "COSFORMER_PLUGINS=studies.cosformer2022"
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. ``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it. ``docs``: where the
-    benchmarks' committed results are. ``records``: the folder of the committed runs. ``write`` and ``into``: documents to bring up to date.
-    ``measure``: whether what is missing is measured. ``lengths``, ``batch``, ``width``: of table 5; None for the benchmark's own."""
+    """What was asked for. ``runs``: the folder of the runs; what is drawn and listed goes to ``reproduce`` in it.
+    ``docs``: where the benchmarks' committed results are. ``records``: the folder of the committed runs. ``write`` and
+    ``into``: documents to bring up to date. ``measure``: whether what is missing is measured. ``lengths``, ``batch``,
+    ``width``: of table 5; None for the benchmark's own."""
 
     target: str
     scale: str

@@ -84,8 +84,9 @@ def show_algorithm1(request: Request, runs: Sequence[Run]) -> None:
     header = ["queries", "keys", "dtype", "backend", "relative difference", "verdict"]
     print(f"Algorithm 1, line by line, against the operator\n\n{Table('', header, rows).text}")
     print(
-        "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys it"
-        "\npasses a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of the two."
+        "\nThe printed angle pi i / 2M takes M, the number of keys, as the longest length. With more queries than keys "
+        "it\npasses a quarter turn and weights turn negative; the operator spreads the quarter turn over the longer of "
+        "the two."
     )
     print(f"\nEvery row: {request.write_lines(found)}")
     if any(not x["same"] and x["queries"] <= x["keys"] for x in found):
@@ -103,7 +104,8 @@ def show_algorithm2(request: Request, runs: Sequence[Run]) -> None:
     rows = [[f"{v['threshold']:g}", "the same" if v["same"] else "DIFFERS"] for v in values]
     print(Table("", ["threshold", "algorithm 2, printed loops against ours"], rows).text)
     print(
-        f"\nEvery row: {request.write_lines(values)}; `python -m studies.cosformer2022 figure3` applies it to trained models."
+        f"\nEvery row: {request.write_lines(values)}; `python -m studies.cosformer2022 figure3` applies it to trained "
+        "models."
     )
     if not all(value["same"] for value in values):
         raise ValueError("ours differs from algorithm 2; please report the table above")

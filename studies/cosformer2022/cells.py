@@ -26,15 +26,15 @@ _TRAINED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "samples": (("lra-listops", "lra-retrieval"), ("softmax", "cosformer")),
 }
 ATTENTIONS = {target: attentions for target, (_, attentions) in _TRAINED.items()}
-# Long Range Arena's rank, and the Synthesizer that keeps to its rule: at most a tenth more parameters (Pathfinder's model is so
-# small that this one has a fifth more)
+# Long Range Arena's rank, and the Synthesizer that keeps to its rule: at most a tenth more parameters (Pathfinder's
+# model is so small that this one has a fifth more)
 ARENA_OPTIONS: dict[str, dict[str, Option]] = {"linformer": {"rank": 16}, "synthesizer": {"kind": "factorised_dense"}}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """``start``: the recipe whose run, with the same attention and seed, the weights come from. ``rate``: of the search of
-    learning rates, which trains a quarter as long; None for a run that is scored."""
+    """``start``: the recipe whose run, with the same attention and seed, the weights come from. ``rate``: of the search
+    of learning rates, which trains a quarter as long; None for a run that is scored."""
 
     recipe: str
     attention: str

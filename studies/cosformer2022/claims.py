@@ -18,9 +18,9 @@ Pair = tuple[str, Kind, str]  # two attentions, and how the first is to the seco
 class Measure:
     """One number of one seed: the score of ``recipe``'s run.
 
-    metric: of the test split where its labels are public, otherwise of the validation split. A run that diverged or ends worse
-    than its baseline counts with the baseline's score. area: the mean training loss over all updates instead, which is the
-    area under its curve. margin: what "on par" allows.
+    metric: of the test split where its labels are public, otherwise of the validation split. A run that diverged or
+    ends worse than its baseline counts with the baseline's score. area: the mean training loss over all updates
+    instead, which is the area under its curve. margin: what "on par" allows.
     """
 
     recipe: str
@@ -33,8 +33,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``first`` is better than (or on par with) ``second`` by ``measure``: names of attentions. ``against``: the measure of
-    the second, where that is another recipe's."""
+    """``first`` is better than (or on par with) ``second`` by ``measure``: names of attentions. ``against``: the
+    measure of the second, where that is another recipe's."""
 
     measure: Measure
     first: str
@@ -45,8 +45,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said, where, and the comparisons that must all come out. ``gate``: the recipe whose gate and control must be
-    passed. ``primary``: judged with five seeds, and together with the others of its kind (Holm)."""
+    """What is said, where, and the comparisons that must all come out. ``gate``: the recipe whose gate and control must
+    be passed. ``primary``: judged with five seeds, and together with the others of its kind (Holm)."""
 
     key: str
     says: str
@@ -57,7 +57,8 @@ class Claim:
     primary: bool = False
 
 
-# what must beat the gate for a claim to be judged; recall asks that of softmax alone, as it asks what the others cannot do
+# what must beat the gate for a claim to be judged; recall asks that of softmax alone, as it asks what the others cannot
+# do
 MUST_PASS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((PATHFINDER, LM, MLM, SST2, LISTOPS), ("softmax", "cosformer")),
     **dict.fromkeys((RECALL_16, RECALL_32), ("softmax",)),

@@ -60,8 +60,9 @@ def trade_off(found: Sequence[TradeOff], *, name: str, title: str) -> Figure:
 
 
 def our_trade_offs(runs: Sequence[Run], results: Results) -> list[TradeOff]:
-    """The average accuracy over the Long-Range Arena recipes that every attention shown was trained on, against training
-    steps per second and peak memory in ``results`` of ``bench text``, at 2,000 bytes or the longest measured."""
+    """The average accuracy over the Long-Range Arena recipes that every attention shown was trained on, against
+    training steps per second and peak memory in ``results`` of ``bench text``, at 2,000 bytes or the longest measured.
+    """
     timed = {(m.attention, m.length): m.milliseconds for m in results.find(kind="speed", mode="training")}
     lengths = [n for _, n in timed if n is not None]
     at = LENGTH if LENGTH in lengths else max(lengths, default=0)
@@ -85,8 +86,8 @@ def our_trade_off(runs: Sequence[Run], results: Results) -> Figure | None:
 
 
 def paper_trade_offs() -> list[TradeOff]:
-    """From the paper's tables 4 and 5. Its figure prints no numbers: which speed it draws is not said, and the memory is
-    tabulated nowhere."""
+    """From the paper's tables 4 and 5. Its figure prints no numbers: which speed it draws is not said, and the memory
+    is tabulated nowhere."""
     speeds = {name: row[LENGTH] for name, row in paper.TABLE5["training"].items()}
     return [TradeOff(name, row["average"], speeds[name] or 0.0, None) for name, row in paper.TABLE4.items()]
 
@@ -96,8 +97,8 @@ def paper_trade_off() -> Figure:
 
 
 def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figure:
-    """One row a comparison. Effects are divided by the margin of their unit (``margins``, by recipe), so that all share an axis;
-    a comparison without runs has no interval, and one that is not judged is grey."""
+    """One row a comparison. Effects are divided by the margin of their unit (``margins``, by recipe), so that all share
+    an axis; a comparison without runs has no interval, and one that is not judged is grey."""
     rows = [(claim, part) for claim in claims for part in claim["parts"]]
     height = _TOP + _BOTTOM + _ROW * len(rows)
     words = [_effect_words(claim, part) for claim, part in rows]
@@ -117,7 +118,10 @@ def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figu
         axes.text(-1, -0.62, "margin", ha="right", va="bottom", color=INK)
         for place, (claim, part) in enumerate(rows):
             colour = _OUTCOMES.get(part["outcome"], RULE)
-            label = f"{_side(part, 'first')} {'≥' if part['kind'] == 'on_par' else '>'} {_side(part, 'second')}, {claim['key']}"
+            label = (
+                f"{_side(part, 'first')} {'≥' if part['kind'] == 'on_par' else '>'} {_side(part, 'second')}, "
+                f"{claim['key']}"
+            )
             axes.text(-0.02, place, label, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
             axes.text(1.02, place, part["outcome"], transform=axes.get_yaxis_transform(), va="center", color=colour)
             if "mean" in part:

@@ -105,8 +105,8 @@ def show_figure4(request: Request, runs: Sequence[Run]) -> None:
     header = ["validation loss", "first evaluation", "half of them", "last", "seeds"]
     print(f"{Table(recipe, header, rows).text}\n")
     print(
-        "Paper (figure 4, no numbers printed): cosFormer falls faster than vanilla and ends comparable or lower; without"
-        "\nre-weighting it is clearly worse.\n"
+        "Paper (figure 4, no numbers printed): cosFormer falls faster than vanilla and ends comparable or lower; "
+        "without\nre-weighting it is clearly worse.\n"
     )
     if not chosen:
         return

@@ -19,8 +19,9 @@ TITLES = {"softmax": "vanilla", "cosformer": "cosFormer", "relu": "no re-weighti
 def frequency_document(
     weights: Mapping[str, Sequence[np.ndarray]], *, threshold: float = THRESHOLD, **provenance: Any
 ) -> dict[str, Any]:
-    """What goes into the result file. ``weights``: for each attention its matrices [N,N], over layers, heads and inputs.
-    Pictures larger than FINEST are averaged in blocks, so that the file stays small; ``size`` keeps N. ``provenance``: command, date, commit, machine, runs … as they are."""
+    """What goes into the result file. ``weights``: for each attention its matrices [N,N], over layers, heads and
+    inputs. Pictures larger than FINEST are averaged in blocks, so that the file stays small; ``size`` keeps N.
+    ``provenance``: command, date, commit, machine, runs … as they are."""
     panels = []
     for name, matrices in weights.items():
         share = np.round(100 * coarse(threshold_frequency(matrices, threshold), FINEST)).astype(int).tolist()
@@ -69,8 +70,9 @@ def frequency_figures(document: dict[str, Any]) -> list[Figure]:
 
 
 def taken(matrix: np.ndarray, threshold: float) -> np.ndarray:
-    """Which keys algorithm 2 takes of each row of ``matrix`` [N,S]: the largest weights until their sum exceeds ``threshold``,
-    that one included. A row that never gets there (weights that are all zero, or negative) gives all its keys."""
+    """Which keys algorithm 2 takes of each row of ``matrix`` [N,S]: the largest weights until their sum exceeds
+    ``threshold``, that one included. A row that never gets there (weights that are all zero, or negative) gives all its
+    keys."""
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold={threshold}; it is a share of the attention, from 0 to 1")
     matrix = np.asarray(matrix, dtype=np.float64)
@@ -98,8 +100,8 @@ def threshold_counts(matrices: Iterable[np.ndarray], thresholds: Sequence[float]
 
 
 def mean_distance(matrices: Iterable[np.ndarray]) -> float:
-    """How many positions away the attention lies: the mean of ``|i - l|`` by the size of the weights, over rows and matrices.
-    A row without any weight does not count."""
+    """How many positions away the attention lies: the mean of ``|i - l|`` by the size of the weights, over rows and
+    matrices. A row without any weight does not count."""
     total, rows = 0.0, 0
     for matrix in matrices:
         size = np.abs(np.asarray(matrix, dtype=np.float64))

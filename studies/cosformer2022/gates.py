@@ -74,8 +74,8 @@ def neighbours() -> float:
 class Neighbours:
     """p(x | left, right): counts of the triple, mixed by Witten and Bell's rule with p(x|left) p(x|right) / p(x).
 
-    Where a token is shown instead of the mask, it is the true one in half of the cases and otherwise any of ``random_ids``:
-    Bayes' rule with what the neighbours say.
+    Where a token is shown instead of the mask, it is the true one in half of the cases and otherwise any of
+    ``random_ids``: Bayes' rule with what the neighbours say.
     """
 
     def __init__(self, rows: list[np.ndarray], size: int, mask_id: int, random_ids: np.ndarray) -> None:
@@ -194,8 +194,8 @@ def root_value(tokens: np.ndarray) -> tuple[int, int]:
     return int(tokens[0]), int(values[OPERATORS[int(tokens[0]) - 1]])
 
 
-# recipe -> what its gate is, and what computes it: fitted on the training split and scored on the split that the runs are
-# scored on, in the unit of the claims, nats or percent
+# recipe -> what its gate is, and what computes it: fitted on the training split and scored on the split that the runs
+# are scored on, in the unit of the claims, nats or percent
 _GATES: dict[str, tuple[str, Callable[[], float]]] = {
     "evidence-pathfinder": ("distance of the two discs", disc_distance),
     "evidence-lm": ("trigram table", trigram),

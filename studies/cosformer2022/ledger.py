@@ -79,8 +79,8 @@ def _missed(found: Sample, measure: Measure, gate: Mapping[str, Any], name: str)
 
 
 def _stopped(claim: Claim, lines: Sequence[Run], gates: Gates) -> Verdict | None:
-    """Why nothing can be judged of ``claim``. Of a variant of the gate's recipe (no positions, a longer training) cosFormer must beat
-    the gate, too."""
+    """Why nothing can be judged of ``claim``. Of a variant of the gate's recipe (no positions, a longer training)
+    cosFormer must beat the gate, too."""
     if stopped := obstacle(claim.gate, lines, gates):
         return stopped
     for measure in dict.fromkeys(part.measure for part in claim.parts if part.measure.recipe != claim.gate):

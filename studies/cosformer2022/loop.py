@@ -30,10 +30,11 @@ def train(
     journal: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Cell]:
-    """Train ``cells`` into the folder ``runs``, ``jobs`` at a time; returns those that are not done when all is done or ``seconds`` are over.
+    """Train ``cells`` into the folder ``runs``, ``jobs`` at a time; returns those that are not done when all is done or
+    ``seconds`` are over.
 
-    ``threads``: of each run. ``processes``: of one run, under torchrun if there are several. ``journal``: gets a line for every run that ends.
-    An interrupt asks the runs to save and end, as does the time.
+    ``threads``: of each run. ``processes``: of one run, under torchrun if there are several. ``journal``: gets a line
+    for every run that ends. An interrupt asks the runs to save and end, as does the time.
     """
     end = None if seconds is None else time.monotonic() + seconds
     waiting = [cell for cell in cells if _may_start(cell, runs, say)]

@@ -1,6 +1,6 @@
 """Every number the paper reports (Qin et al., ICLR 2022), as data. Rows are named as in the zoo, ``softmax`` being its
-vanilla transformer; columns come in the paper's order; None: out of memory, or not given. Tables are numbered in order of
-appearance."""
+vanilla transformer; columns come in the paper's order; None: out of memory, or not given. Tables are numbered in order
+of appearance."""
 
 Table = dict[str, dict[str, float]]
 
@@ -28,7 +28,8 @@ NAMES: dict[str, str] = {
 """How the paper prints a row's name (its misprints "across" and "BirBird" put right)."""
 
 TITLES: dict[str, str] = {
-    "table1": "What matters in softmax: validation loss of masked language modelling, then accuracy after fine-tuning (%)",
+    "table1": "What matters in softmax: validation loss of masked language modelling, then accuracy after fine-tuning "
+    "(%)",
     "table2": "Language modelling, WikiText-103: perplexity",
     "table3": "Fine-tuning the bidirectional models: accuracy (%)",
     "table4": "Long-Range Arena: accuracy (%)",

@@ -22,8 +22,9 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Column:
-    """``name`` as in the paper's table. ``recipes``: whose scores are averaged seed by seed; () where none was run. ``split``:
-    of the scores; None: the one that counts. ``over``: how many data sets the paper's average goes over, 0 for no average."""
+    """``name`` as in the paper's table. ``recipes``: whose scores are averaged seed by seed; () where none was run.
+    ``split``: of the scores; None: the one that counts. ``over``: how many data sets the paper's average goes over, 0
+    for no average."""
 
     name: str
     recipes: tuple[str, ...]
@@ -34,8 +35,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell: ours and the paper's. ``diverged``: seeds without a score, as their loss was not a number. ``digits``: that
-    the paper prints."""
+    """One cell: ours and the paper's. ``diverged``: seeds without a score, as their loss was not a number. ``digits``:
+    that the paper prints."""
 
     attention: str
     column: str

@@ -1,6 +1,8 @@
-"""The learning rate of every attention in the runs of evidence: the best of some, mostly three, each tried at a quarter of the length.
+"""The learning rate of every attention in the runs of evidence: the best of some, mostly three, each tried at a quarter
+of the length.
 
-``python -m studies.cosformer2022 rates`` runs the search; its lines are in results/rates.jsonl, and a test holds the table below to them.
+``python -m studies.cosformer2022 rates`` runs the search; its lines are in results/rates.jsonl, and a test holds the
+table below to them.
 """
 
 from collections.abc import Iterable, Sequence

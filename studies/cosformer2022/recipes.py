@@ -1,7 +1,7 @@
 """The recipes of the study: small enough for one core, large enough that attention shows (protocol.md).
 
-Each trains in at most 45 minutes of one core. The learning rate that stands here is one of the search; each attention gets the
-best for itself (``rates.py``).
+Each trains in at most 45 minutes of one core. The learning rate that stands here is one of the search; each attention
+gets the best for itself (``rates.py``).
 """
 
 import dataclasses
@@ -72,7 +72,8 @@ def evidence_lm_long() -> Experiment:
     return dataclasses.replace(plain, recipe="evidence-lm-long", train=train, note=plain.note.replace("1,200", "4,800"))
 
 
-# a small encoder in which positions are easy to see: fixed ones, at twice the rms that tokens start with, no norm on their sum
+# a small encoder in which positions are easy to see: fixed ones, at twice the rms that tokens start with, no norm on
+# their sum
 _ENCODER: dict[str, Option] = {"norm": "pre", "final_norm": True, "embedding_norm": False, "hidden_act": "relu"}
 _ENCODER |= {"position_embedding_type": "sinusoidal", "position_offset": 0, "scale_embedding": True}
 _ENCODER |= {"embedding_range": 0.03, "initializer": "xavier", "classifier_dropout": 0.0}
@@ -94,8 +95,8 @@ def evidence_mlm() -> Experiment:
             fields=_ENCODER,
         ),
         train=_train(steps=1_600, batch=64, lr=4e-3, evaluations=4),
-        note="Bytes, rows of 32, 2 layers of width 128, pre-norm instead of post-norm, 1,600 updates of 64 rows, a quarter of the"
-        " bytes hidden.",
+        note="Bytes, rows of 32, 2 layers of width 128, pre-norm instead of post-norm, 1,600 updates of 64 rows, a "
+        "quarter of the bytes hidden.",
     )
 
 
@@ -108,7 +109,8 @@ def evidence_reviews() -> Experiment:
         recipe="evidence-reviews",
         data=DataConfig("imdb", options, length=64, eval_rows=500, masked=0.25),
         train=_train(steps=3_000, batch=32, lr=4e-3, evaluations=4),
-        note="IMDB's reviews by a lower-case BPE of 8,000 entries, rows of 64 tokens, the model of evidence-mlm, 3,000 updates of 32 rows.",
+        note="IMDB's reviews by a lower-case BPE of 8,000 entries, rows of 64 tokens, the model of evidence-mlm, 3,000 "
+        "updates of 32 rows.",
     )
 
 
@@ -122,8 +124,8 @@ def evidence_sst2_reviews() -> Experiment:
         data=DataConfig("sst2", {"tokenizer": "start", "max_length": 64}),
         model=ModelConfig("roberta_base", hidden_dropout_prob=0.3, fields=fields),
         train=dataclasses.replace(train, group_by_length=True),
-        note="Starts from a run of evidence-reviews (--start), rows cut at 64 tokens, the mean of all positions, dropout 0.3, 1,600 updates of 64"
-        " rows; all 872 validation rows are scored, the test split has no labels.",
+        note="Starts from a run of evidence-reviews (--start), rows cut at 64 tokens, the mean of all positions, "
+        "dropout 0.3, 1,600 updates of 64 rows; all 872 validation rows are scored, the test split has no labels.",
     )
 
 

@@ -1,4 +1,5 @@
-"""Recompute every interval, p value and verdict of ledger.json from runs.jsonl and gates.jsonl, with scipy and nothing of the package.
+"""Recompute every interval, p value and verdict of ledger.json from runs.jsonl and gates.jsonl, with scipy and nothing
+of the package.
 
     python studies/cosformer2022/recompute.py studies/cosformer2022/results
 

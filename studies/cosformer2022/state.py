@@ -1,5 +1,5 @@
-"""Where a cell stands on the disk; and its run, once it is finished, as it is kept: small enough to commit, with the command as
-anyone would type it."""
+"""Where a cell stands on the disk; and its run, once it is finished, as it is kept: small enough to commit, with the
+command as anyone would type it."""
 
 from collections.abc import Iterable
 from dataclasses import replace

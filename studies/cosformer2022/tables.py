@@ -135,6 +135,7 @@ def show_sizes(request: Request, runs: Sequence[Run]) -> None:
         values.append({"set": name, "ours": ours if dataset else None, "paper": theirs})
     print(f"{paper.TITLES['table7']}\n\n{Table('', ['ours / paper', *SPLITS], rows).text}\n")
     print(
-        "Ours: as prepared here (`cosformer data get NAME`), small recipes shrink some; tokens for WikiText-103, rows otherwise."
+        "Ours: as prepared here (`cosformer data get NAME`), small recipes shrink some; tokens for WikiText-103, rows "
+        "otherwise."
     )
     print(f"Every row: {request.write_lines(values)}")

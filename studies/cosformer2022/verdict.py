@@ -25,8 +25,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Effect:
-    """By how much the first is better than the second, seed by seed, and what the mean is compared with: 0 ("better"), or
-    minus the margin ("on par")."""
+    """By how much the first is better than the second, seed by seed, and what the mean is compared with: 0 ("better"),
+    or minus the margin ("on par")."""
 
     differences: tuple[float, ...]
     null: float = 0.0
@@ -87,7 +87,10 @@ def holm(values: Mapping[Any, float], family: int) -> dict[Any, float]:
 def decide(effect: Effect, p: float, *, names: tuple[str, str], unit: str) -> Verdict:
     """The verdict on one comparison; ``p`` is the effect's own, or the adjusted one of a primary claim."""
     low, high = effect.interval
-    text = f"{names[0]} against {names[1]}: {effect.mean:+.3g} {unit}, 95 % interval {low:+.2g} to {high:+.2g}, p = {p:.2g}"
+    text = (
+        f"{names[0]} against {names[1]}: {effect.mean:+.3g} {unit}, 95 % interval {low:+.2g} to {high:+.2g}, p = "
+        f"{p:.2g}"
+    )
     if effect.null:
         text += f", margin {-effect.null:g}"
     if p > ALPHA:

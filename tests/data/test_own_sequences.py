@@ -175,7 +175,8 @@ def test_bad_fasta_is_refused_with_its_line(text: str, said: str, tmp_path: Path
         (("2,22,", "2,nan,"), {}, "a.csv, line 4: column 'temp' holds 'nan'; readings must be finite"),
         (("2,22,", "2,,"), {}, "a.csv, line 4: column 'temp' holds ''; readings must be finite"),
         (("0,3,", "noon,3,"), {}, "a.csv, line 5: column 'time' holds 'noon'; expected a number or a time"),
-        (("2,23,1,cold", "2,23,1,hot"), {"target": "class", "label": "kind"}, "series '2' has the label .* a series has one label"),
+        (("2,23,1,cold", "2,23,1,hot"), {"target": "class", "label": "kind"}, "series '2' has the label .* a series "
+                                                                              "has one label"),
         (("", ""), {"channels": "temp,wind"}, "unknown column 'wind'"),
         (("", ""), {"series": "rom"}, "unknown column 'rom'; did you mean 'room'"),
     ],

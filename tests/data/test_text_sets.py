@@ -254,7 +254,8 @@ def test_bad_amazon_rows_are_named(line: bytes, message: str, tmp_path: Path) ->
 
 
 def _review(rating: str, text: str) -> str:
-    return f"<review>\n<rating>\n{rating}\n</rating>\n<title>\nT\n</title>\n<review_text>\n{text}\n</review_text>\n</review>\n"
+    title = "<title>\nT\n</title>"
+    return f"<review>\n<rating>\n{rating}\n</rating>\n{title}\n<review_text>\n{text}\n</review_text>\n</review>\n"
 
 
 def _blitzer(path: Path) -> Path:

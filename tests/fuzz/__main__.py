@@ -47,7 +47,8 @@ def main() -> int:
     print("by form: " + ", ".join(f"{form} {count:,}" for form, count in sorted(forms.items())))
     for (dtype, what), (allowed, relative, number) in sorted(worst.items()):
         print(
-            f"  {dtype:8} {what:8} worst {relative:.1e} of its magnitude, {allowed:.2f} of what is allowed (case {number})"
+            f"  {dtype:8} {what:8} worst {relative:.1e} of its magnitude, {allowed:.2f} of what is allowed (case "
+            f"{number})"
         )
     if args.log:
         ran = {"seed": args.seed, "first": args.first, "count": args.count, "failed": failures, "forms": forms}

@@ -15,7 +15,8 @@ from cosformer.ops.native.library import find
 from fuzz.oracle import Array, Given, Oracle
 
 FORMS = (
-    "whole", "causal", "last queries", "cross", "proportional", "packed", "causal packed", "causal pieces", "keys in pieces",
+    "whole", "causal", "last queries", "cross", "proportional", "packed", "causal packed", "causal pieces",
+    "keys in pieces",
 )  # fmt: skip
 LAYOUTS = ("contiguous", "heads inside", "channels outside", "gaps", "batch expanded", "heads expanded", "negated")
 LENGTHS = (1, 2, 3, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, 130, 200, 257, 300)
@@ -27,7 +28,7 @@ ROUNDING = {
     "bfloat16": (2.0**-8, 1e-35),
     "float16": (2.0**-11, 1e-7),
 }
-# error of the sums, before they are rounded, in units of the magnitude: in float64, and in float32, in which all others add
+# error of the sums, before they are rounded, in units of the magnitude; all other dtypes add in float32
 SUMS = {torch.float64: 1e-14, torch.float32: 2e-6}
 
 

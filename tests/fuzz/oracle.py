@@ -1,7 +1,8 @@
 """cosFormer attention written out once more: float64, numpy, every pair of positions; nothing of the library in it.
 
-Beside each result stands its magnitude: the same sums with every term taken by its size, times what the division makes of an
-error of the sums. Rounding errors of a correct implementation are small multiples of the unit roundoff times that.
+Beside each result stands its magnitude: the same sums with every term taken by its size, times what the division makes
+of an error of the sums. Rounding errors of a correct implementation are small multiples of the unit roundoff times
+that.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# What magnitudes keep of a decayed term at least. Sums are kept as seen from the middle of a chunk, which is at most e^32 away
-# from where they are read, and what falls below 1e-37 there is zero: 1e-37 e^32 of the undecayed term may be lost, a
-# rounding error (1e-14 in float64) of this much of it.
+# What magnitudes keep of a decayed term at least. Sums are kept as seen from the middle of a chunk, which is at most
+# e^32 away from where they are read, and what falls below 1e-37 there is zero: 1e-37 e^32 of the undecayed term may be
+# lost, a rounding error (1e-14 in float64) of this much of it.
 LEAST_LEFT = 1e-9
 
 

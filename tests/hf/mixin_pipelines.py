@@ -1,6 +1,7 @@
 """Transformers' own tests of pipelines against our models: the second part of ``make test-hf TRANSFORMERS=<checkout>``.
 
-They look for tiny models in a folder, which is made here. Images are left out: those tests fetch pictures from the internet.
+They look for tiny models in a folder, which is made here. Images are left out: those tests fetch pictures from the
+internet.
 """
 
 import json
@@ -42,7 +43,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     names = dict(zip(("pad_token", "unk_token", "mask_token", "bos_token", "eos_token"), marks, strict=True))
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=LONGEST, padding_side="left", clean_up_tokenization_spaces=False, **names
+        tokenizer_object=tokenizer, model_max_length=LONGEST, padding_side="left", clean_up_tokenization_spaces=False,
+        **names
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Transformers' own tester mixins against every class of ours: ``make test-hf TRANSFORMERS=<checkout>``.
 
-The checkout is one of its repository, which the user names; its folder must be importable as ``tests``. pytest does not collect this
-file by itself. What is overridden or left out is listed here with the reason.
+The checkout is one of its repository, which the user names; its folder must be importable as ``tests``. pytest does not
+collect this file by itself. What is overridden or left out is listed here with the reason.
 """
 
 import tempfile

@@ -157,11 +157,12 @@ n = 65_536
 k = np.full((1, 1, n, 2), -1, np.float32); k[0, 0, 0] = 1
 v = np.zeros((1, 1, n, 1), np.float32); v[0, 0, 0] = 3
 q = np.ones((1, 1, n, 2), np.float32)
-out, state = cosformer_attention(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), causal=True, max_len=n, return_state=True)
+q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+out, state = cosformer_attention(q, k, v, causal=True, max_len=n, return_state=True)
 assert out.dtype == jnp.float32
 print(float(np.abs(np.asarray(out) / 3 - 1).max()))
-k[0, 0, 1], v[0, 0, 1] = 1, 5  # two keys: the ratio of their weights shows
-out = np.asarray(cosformer_attention(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), causal=True, max_len=n), np.float64)[0, 0, 1:, 0]
+k, v = k.at[0, 0, 1].set(1), v.at[0, 0, 1].set(5)  # two keys: the ratio of their weights shows
+out = np.asarray(cosformer_attention(q, k, v, causal=True, max_len=n), np.float64)[0, 0, 1:, 0]
 i = np.arange(1, n); a, b = np.cos(np.pi / 2 * i / n), np.cos(np.pi / 2 * (i - 1) / n)
 print(float(np.abs(out / ((3 * a + 5 * b) / (a + b)) - 1).max()))
 """

@@ -104,7 +104,8 @@ def test_trainer(kind, model_class, values, config, tmp_path):
     model = model_class(config(**values, hidden_dropout_prob=0.0))
     arguments = TrainingArguments(
         output_dir=str(tmp_path), max_steps=12, per_device_train_batch_size=16, learning_rate=3e-3, report_to=[],
-        use_cpu=True, logging_steps=1, save_steps=12, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=12,
+        use_cpu=True, logging_steps=1, save_steps=12, gradient_accumulation_steps=2, eval_strategy="steps",
+        eval_steps=12,
         disable_tqdm=True, gradient_checkpointing=True, seed=0, prediction_loss_only=True,
     )  # fmt: skip
     data = rows(kind)

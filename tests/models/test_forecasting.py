@@ -48,7 +48,8 @@ def test_left_padding_changes_nothing() -> None:
     model, x = forecaster(), torch.randn(1, 12, 3)
     padded = torch.cat((torch.full((1, 5, 3), 7.0), x), dim=1)
     mask = torch.tensor([[0] * 5 + [1] * 12])
-    # what a mask changes is the order of sums alone; the angles count places, so the last position's neighbours stay near
+    # what a mask changes is the order of sums alone; the angles count places, so the last position's neighbours stay
+    # near
     torch.testing.assert_close(model.forecast(padded, 4, mask), model.forecast(x, 4), rtol=1e-3, atol=1e-3)
     with pytest.raises(ValueError, match="pad shorter series on the left"):
         model.forecast(x, 2, torch.tensor([[1] * 11 + [0]]))

@@ -77,9 +77,11 @@ def test_padding_on_either_side_changes_nothing(positions, norm, causal, config,
 def test_every_option_of_the_config_changes_the_output(config, ids):
     x = ids(2, 12)
     changes = [
-        {"norm": "post"}, {"final_norm": False}, {"embedding_norm": True}, {"scale_embedding": True}, {"hidden_act": "relu"},
-        {"position_embedding_type": "sinusoidal"}, {"position_embedding_type": "none"}, {"is_decoder": True},
-        {"attention": "softmax"}, {"attention": ["softmax", "cosformer"]}, {"layer_norm_eps": 0.1}, {"attention_bias": False},
+        {"norm": "post"}, {"final_norm": False}, {"embedding_norm": True}, {"scale_embedding": True},
+        {"hidden_act": "relu"}, {"position_embedding_type": "sinusoidal"}, {"position_embedding_type": "none"},
+        {"is_decoder": True},
+        {"attention": "softmax"}, {"attention": ["softmax", "cosformer"]}, {"layer_norm_eps": 0.1},
+        {"attention_bias": False},
         {"attention": "local", "attention_options": {"window": 2}}, {"head_dim": 4}, {"type_vocab_size": 2},
         {"embedding_range": 1.0}, {"initializer": "xavier"}, {"max_position_embeddings": 32}, {"position_offset": 1},
         {"adaptive_cutoffs": [10, 30]},

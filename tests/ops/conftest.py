@@ -159,8 +159,8 @@ def write_out_linear(q, k, v, *, causal, relu, key_mask, past):
 def check_masked_features():
     """A masked call without angles against the matrix: outputs, and gradients that are zero where a key is masked.
 
-    Without a ReLU the features are positive (exp), and with or without it the loss has a term in the returned state: behind
-    a ReLU, or without a gradient of the state, a mask that a backward pass lacks can go unseen.
+    Without a ReLU the features are positive (exp), and with or without it the loss has a term in the returned state:
+    behind a ReLU, or without a gradient of the state, a mask that a backward pass lacks can go unseen.
     """
 
     def check(backend, *, causal, relu, with_state, dtype):

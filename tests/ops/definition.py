@@ -32,8 +32,9 @@ def attend_pairs(
 ):  # fmt: skip
     """``(out, den, kv, z)`` of queries that are the last N of S new tokens, ``first`` tokens into the sequence.
 
-    ``decay [Hk, D]`` weighs a pair by exp(-decay distance), channel by channel; without ``causal`` the first half of the
-    channels sees tokens up to the query's own, the other half those from there on. ``state``: ``(kv, z)`` before the first key.
+    ``decay [Hk, D]`` weighs a pair by exp(-decay distance), channel by channel; without ``causal`` the first half of
+    the channels sees tokens up to the query's own, the other half those from there on. ``state``: ``(kv, z)`` before
+    the first key.
     """
     q, k, v = q.double(), k.double(), v.double()
     groups, n, s = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]

@@ -210,13 +210,15 @@ MISTAKES = {
     "gradient": ({"decay": torch.ones(2, 6, requires_grad=True)}, "requires a gradient"),
     "shape": ({"decay": torch.ones(6)}, r"expected floats \[key heads, channels\] = \[2, 6\]"),
     "integers": ({"decay": torch.ones(2, 6, dtype=torch.int64)}, "decay is torch.int64"),
-    "too fast": ({"decay": torch.tensor([[0.0] * 6, [0, 0, 4.5, 0, 0, 0]])}, "head 1, channel 2 is 4.5; rates are from 0 to 4"),
+    "too fast": ({"decay": torch.tensor([[0.0] * 6, [0, 0, 4.5, 0, 0, 0]])}, "head 1, channel 2 is 4.5; rates are from "
+                                                                             "0 to 4"),
     "negative": ({"decay": torch.full((2, 6), -1.0)}, "channel 0 is -1.0"),
     "nan": ({"decay": torch.full((2, 6), math.nan)}, "channel 0 is nan"),
     "state": ({"causal": False, "return_state": True}, "does not go with return_state"),
     "cross": ({"causal": False, "k": X[:, :, :5]}, "N=8 queries over S=5 keys"),
     "offset": ({"causal": False, "q_offset": 2}, "does not go with q_offset"),
-    "odd": ({"causal": False, "q": X[..., :5], "k": X[..., :5], "decay": torch.ones(2, 5)}, "5 channels; use an even number"),
+    "odd": ({"causal": False, "q": X[..., :5], "k": X[..., :5], "decay": torch.ones(2, 5)}, "5 channels; use an even "
+                                                                                            "number"),
 }  # fmt: skip
 
 

@@ -86,7 +86,8 @@ def test_pieces_give_the_rows_and_gradients_of_the_whole(ranks: Ranks, name: str
     whole, options = tensors(CASES[name], dtype)
     if "decay" in options:
         options["decay"] = options["decay"].double()
-    # float64, because the whole in float32 has rounding errors of its own: of the gradients with decay, half of the limit
+    # float64, because the whole in float32 has rounding errors of its own: of the gradients with decay, half of the
+    # limit
     expected = run(*(x.double() for x in whole), **options)
     found = results(ranks(on_piece, CASES[name], dtype, lengths, ranks=len(lengths)))
     for pieces, one in zip(zip(*found, strict=True), expected, strict=True):

@@ -29,7 +29,8 @@ def test_the_page_looks_right(browser: Any, results: Path, tmp_path: Path, width
         "Environment and commands",
     ]
     images = browser.run(
-        "Promise.all(Array.from(document.images, i => i.decode().then(() => [i.naturalWidth, i.clientWidth, i.alt.length])))"
+        "Promise.all(Array.from(document.images, i => i.decode().then(() => [i.naturalWidth, i.clientWidth, "
+        "i.alt.length])))"
     )
     assert len(images) == 8 and all(natural > 0 and shown > 100 and alt > 40 for natural, shown, alt in images)
     # also with everything unfolded
@@ -37,7 +38,8 @@ def test_the_page_looks_right(browser: Any, results: Path, tmp_path: Path, width
     assert browser.run("document.documentElement.scrollWidth") == width
     sticking_out = (
         "Array.from(document.querySelectorAll('main *'))"
-        ".filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
+        ".filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1).map(e => "
+        "e.outerHTML.slice(0, 80))"
     )
     assert browser.run(sticking_out) == []
     assert browser.errors() == []

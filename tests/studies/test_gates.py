@@ -42,7 +42,8 @@ def test_neighbours_see_both_sides_and_a_masked_one_says_nothing() -> None:
 
     assert nats([9, 1, 10, 2], 7) < 0.05 and nats([9, 1, 10, 2], 6) > 3
     assert nats([9, 10, 10, 2], 7) == pytest.approx(math.log(8), abs=0.1)  # one in two is 9
-    # from one neighbour, four middles are alike; one that is shown is the true one in half of the cases, or one of eight by chance
+    # from one neighbour, four middles are alike; one that is shown is the true one in half of the cases, or one of
+    # eight by chance
     plain, shown = math.exp(-nats([9, 10, 10, 2], 7)), math.exp(-nats([9, 10, 7, 2], 7))
     assert shown == pytest.approx(plain * (1 + 1 / 8) / (plain + 1 / 8), rel=1e-6)
 

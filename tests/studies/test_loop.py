@@ -45,13 +45,16 @@ for step in range(done + 1, steps + 1):
         file.write(json.dumps({"kind": "train", "step": step, "loss": 1 / step}) + "\\n")
     if attention == "identity" and step == 2:
         reason = "the loss is not a number at update 2"
-        (run / "run.json").write_text(json.dumps({"status": "failed", "reason": reason, "cpu_seconds": 1.5, "machine": {"cpu": "made up"}}))
+        (run / "run.json").write_text(json.dumps({"status": "failed", "reason": reason, "cpu_seconds": 1.5,
+                                                   "machine": {"cpu": "made up"}}))
         sys.exit(1)
     if stopped:
         (run / "run.json").write_text(json.dumps({"status": "stopped"}))
         sys.exit(0)
-result = {"score": "loss", "scores": {"test": {"loss": 0.5}}, "baseline": {"test": {"name": "unigram", "score": 1.0, "error": 0.1}},
-          "learned": {"test": True}, "seconds": 2.5, "cpu_seconds": 2.0, "machine": {"cpu": "made up"}, "command": "cosformer " + " ".join(words)}
+result = {"score": "loss", "scores": {"test": {"loss": 0.5}},
+          "baseline": {"test": {"name": "unigram", "score": 1.0, "error": 0.1}},
+          "learned": {"test": True}, "seconds": 2.5, "cpu_seconds": 2.0, "machine": {"cpu": "made up"},
+          "command": "cosformer " + " ".join(words)}
 (run / "result.json").write_text(json.dumps(result))
 (run / "run.json").write_text(json.dumps({"status": "done"}))
 """
@@ -238,8 +241,8 @@ def test_the_estimate_comes_from_what_has_run() -> None:
     ran = [Run("small", "lm", name, 0, "done", cpu_seconds=time) for name, time in (("softmax", 3600), ("relu", 1800))]
     text = estimate(todo, ran, 2)
     assert text == (
-        "4 runs are missing: about 2.6 hours of one core, 1.3 with 2 at a time; 1 of them are counted with 20 minutes, as nothing like"
-        " them has run yet."
+        "4 runs are missing: about 2.6 hours of one core, 1.3 with 2 at a time; 1 of them are counted with 20 minutes, "
+        "as nothing like them has run yet."
     )
     search = [Run("small", "lm", "softmax", 9, "done", cpu_seconds=900, extra={"rate": 0.1})]
     assert estimate(cells("small", "softmax"), search, 1).startswith("1 runs are missing: about 1.0 hours")

@@ -1,5 +1,5 @@
-"""results.md: from made-up lines with known content, and equal to what the committed files give; so are the pictures and
-numbers of docs/how-to/reproduce.md."""
+"""results.md: from made-up lines with known content, and equal to what the committed files give; so are the pictures
+and numbers of docs/how-to/reproduce.md."""
 
 import json
 from pathlib import Path
@@ -60,8 +60,8 @@ def test_the_page_begins_with_the_primary_claims_and_a_picture() -> None:
     assert gate.endswith("| passed, and the control loses |") and "| not computed |" in text
     assert "| softmax | 1.640 ± 0.014 | 1.6, 1.62, 1.64, 1.66, 1.68 | 5 of 5 | 26.2 |" in text
     assert (
-        f"| {LM} | softmax | 1 | test: loss 1.620 (perplexity 8.0, a word 900.0, 3.000 bits per byte) | unigram 3.2 | yes | 61 s | abc123 |"
-        f" `cosformer train {LM} --model.attention softmax` |"
+        f"| {LM} | softmax | 1 | test: loss 1.620 (perplexity 8.0, a word 900.0, 3.000 bits per byte) | unigram 3.2 | "
+        f"yes | 61 s | abc123 | `cosformer train {LM} --model.attention softmax` |"
     ) in text
     assert "20 runs, 2026-11-15, on Abacus (beads), 2 cores, 1 thread a run, Wood, Python 3, torch 2." in text
 
@@ -162,6 +162,9 @@ def test_figure4_is_that_of_the_committed_runs() -> None:
     (recipe,) = recipes_of("figure4", "small")
     assert not problems
     for figure in figure4([run for run in runs if run.recipe == recipe], FIGURE4):
-        again = "run: python -m studies.cosformer2022 figure4 --show --from studies/cosformer2022/results/runs-v1.jsonl, copy its svg"
+        again = (
+            "run: python -m studies.cosformer2022 figure4 --show --from "
+            "studies/cosformer2022/results/runs-v1.jsonl, copy its svg"
+        )
         assert (PICTURES / f"{figure.name}.svg").read_bytes() == figure.data, again
         assert f"study/images/{figure.name}.svg" in HOW_TO

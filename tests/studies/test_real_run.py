@@ -12,7 +12,8 @@ from cosformer.recipes import RECIPES
 from cosformer.train import train
 from studies.cosformer2022 import __main__ as study
 
-# the study and `cosformer train` as they are, but for the size of one recipe; with KILL_AT, killed with the loop when that update is logged
+# the study and `cosformer train` as they are, but for the size of one recipe; with KILL_AT, killed with the loop when
+# that update is logged
 COSFORMER = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -28,8 +29,10 @@ def tiny():
         recipe="lm-wikitext2-small",
         task="lm",
         data=DataConfig("python", {"max_bytes": 100_000}, length=32, eval_rows=4),
-        model=ModelConfig("roberta_base", num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=32, hidden_dropout_prob=0.0),
-        train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none", threads=1),
+        model=ModelConfig("roberta_base", num_hidden_layers=1, hidden_size=16, num_attention_heads=2,
+                          intermediate_size=32, hidden_dropout_prob=0.0),
+        train=TrainConfig(steps=12, batch=2, lr=1e-3, eval_every=6, save_every=4, log_every=1, tracker="none",
+                          threads=1),
     )
 
 RECIPES["lm-wikitext2-small"] = tiny

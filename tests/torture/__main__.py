@@ -1,4 +1,5 @@
-"""Kills, flipped bytes, commands at once, downloads, full disks and misuses: ``make torture``, or ``make torture ALL=1``.
+"""Kills, flipped bytes, commands at once, downloads, full disks and misuses: ``make torture``, or ``make torture
+ALL=1``.
 
 Nothing may be lost, nothing wrong without a word, and no command may show a traceback. A tenth of the cases by default.
 """

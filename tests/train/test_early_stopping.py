@@ -7,7 +7,8 @@ import pytest
 
 from cosformer.train import resume, train
 
-# without learning the first evaluation is the best: of those every 4 updates the third, at 12, is the second without a better score
+# without learning the first evaluation is the best: of those every 4 updates the third, at 12, is the second without a
+# better score
 IDLE = {"steps": 40, "lr": 0.0, "warmup": 0, "early_stopping": 2}
 
 

@@ -66,8 +66,8 @@ def draw(rng: np.random.Generator) -> Case:
     q_first = before + s - n if causal else pick(0, 4)
     longest = max(before + s, q_first + n)
     return Case(
-        kind, pick(True, False), (b, hk * groups, hk, n, s, d, e), before, causal, not packed and pick(True, False), cuts,
-        0 if packed else q_first, longest + pick(0, 1, 100), pick(1e-6, 1e-3, 1.0), pick(1, 2, 3),
+        kind, pick(True, False), (b, hk * groups, hk, n, s, d, e), before, causal, not packed and pick(True, False),
+        cuts, 0 if packed else q_first, longest + pick(0, 1, 100), pick(1e-6, 1e-3, 1.0), pick(1, 2, 3),
     )  # fmt: skip
 
 
@@ -124,8 +124,8 @@ class Problem:
         past = case.before
         sequences = max(len(case.cuts) - 1, 1)
         header = struct.pack(
-            "19qd", case.kind, b, h, hk, n, s, d, e, case.half, case.causal, case.max_len, case.max_len, case.q_first, past,
-            sequences, case.threads, past > 0, case.mask, bool(case.cuts), case.eps,
+            "19qd", case.kind, b, h, hk, n, s, d, e, case.half, case.causal, case.max_len, case.max_len, case.q_first,
+            past, sequences, case.threads, past > 0, case.mask, bool(case.cuts), case.eps,
         )  # fmt: skip
         parts = [packed_bytes(x, case.half) for x in (self.q, self.k[:, :, past:], self.v[:, :, past:])]
         if past:
@@ -163,7 +163,8 @@ class Problem:
         errors = {}
         for name, value in got.items():
             if (name in ("kv", "z") and self.case.cuts) or name not in wanted:
-                continue  # packed sequences have no state; without an old one there is nothing to follow from its gradient
+                # packed sequences have no state; without an old one there is nothing to follow from its gradient
+                continue
             want, size = wanted[name]
             rounding = HALF_ULP * np.abs(want) if self.case.half and name in ("out", "dq", "dk", "dv") else 0
             if not np.isfinite(value).all():

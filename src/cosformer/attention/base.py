@@ -59,7 +59,8 @@ class Attention(nn.Module):
     where a key may be attended. A row with nothing to attend to gives zeros. Every mechanism is linear in ``v``.
 
     A streaming mechanism (``traits.streaming``) built causal also has ``extend(q, k, v, state=None, key_mask=None) ->
-    (out, state)`` for the next n >= 1 tokens. Extending over any split of a sequence gives what ``forward`` gives for all of it.
+    (out, state)`` for the next n >= 1 tokens. Extending over any split of a sequence gives what ``forward`` gives for
+    all of it.
     """
 
     traits: ClassVar[Traits]
@@ -102,8 +103,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """This rank's rows of a sequence that is sharded over the process group ``group``; see ``cosformer_attention``."""
         raise ValueError(
-            f"{type(self).__name__} does not support sequences sharded over several processes, which needs a state of plain sums over"
-            " keys; use cosformer or a feature-map attention"
+            f"{type(self).__name__} does not support sequences sharded over several processes, which needs a state of "
+            "plain sums over keys; use cosformer or a feature-map attention"
         )
 
     def check(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:

@@ -14,9 +14,9 @@ class Bigbird(Attention):
     """The ITC form. Cut into blocks of ``block``, a block of queries attends to the first and the last block, to itself
     and its two neighbours, and to ``num_random`` others; the first and the last block attend to everything.
 
-    The random choice differs between heads and blocks. It is drawn once from ``seed`` (default 0) and kept in a buffer of uniform
-    numbers that :meth:`random_blocks` turns into blocks of the length at hand; short sequences that have fewer than
-    ``num_random`` blocks left take those they have.
+    The random choice differs between heads and blocks. It is drawn once from ``seed`` (default 0) and kept in a buffer
+    of uniform numbers that :meth:`random_blocks` turns into blocks of the length at hand; short sequences that have
+    fewer than ``num_random`` blocks left take those they have.
     """
 
     traits = Traits(
@@ -27,7 +27,8 @@ class Bigbird(Attention):
         cross=False,
         streaming=False,
         deviations=(
-            "padding: its last block is the last of the tensor, padded or not, so a row depends on how far its batch is padded",
+            "padding: its last block is the last of the tensor, padded or not, so a row depends on how far its batch "
+            "is padded",
         ),
     )
     draws: Tensor
@@ -104,8 +105,8 @@ class Bigbird(Attention):
         return out
 
     def _inner_rows(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor, index: Tensor, counts: Tensor) -> Tensor:
-        """Some inner blocks of queries: q [B,H,rows block,D]; k, v and keep [B or 1,N] of whole blocks; index and counts
-        [H,rows,5+R] as :meth:`_attended` gives them."""
+        """Some inner blocks of queries: q [B,H,rows block,D]; k, v and keep [B or 1,N] of whole blocks; index and
+        counts [H,rows,5+R] as :meth:`_attended` gives them."""
         batch, heads, n, _ = k.shape
         block, blocks, rows = self.block, n // self.block, index.shape[1]
         # [B, H, rows, (5+R) block]: entries that count, of keys that may be attended

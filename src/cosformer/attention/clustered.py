@@ -20,9 +20,9 @@ class Clustered(Attention):
     algorithm in Hamming space, started from C queries spread evenly over the sequence. The mean query of each cluster
     attends to all keys. With ``topk`` (the paper's improved form) each query divides the weight that its cluster has on
     the cluster's ``topk`` strongest keys by its own softmax over them; ``topk=None`` is the plain form.
-    The projections are drawn once from ``seed`` (default 0) and kept in a buffer. There is no gradient through the clustering.
-    With as many queries as keys, the queries at masked positions are taken for padding: they get an output, but have no
-    part in forming the clusters.
+    The projections are drawn once from ``seed`` (default 0) and kept in a buffer. There is no gradient through the
+    clustering. With as many queries as keys, the queries at masked positions are taken for padding: they get an output,
+    but have no part in forming the clusters.
     """
 
     traits = Traits(

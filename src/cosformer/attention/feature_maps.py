@@ -1,6 +1,7 @@
 """Attention by feature maps: weights are products of features, so time and memory are linear in the length.
 
-The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1, a constant.
+The base class of the family, and the maps that need no file of their own: ReLU, leaky ReLU, identity, elu + 1, a
+constant.
 """
 
 from dataclasses import replace
@@ -22,7 +23,8 @@ class FeatureMap(Attention):
     """``o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)``, by the kernels of the operator.
 
     A subclass says what phi is: :meth:`phi` where queries and keys have the same map and positions do not matter,
-    :meth:`features` otherwise, :meth:`attend` where the sums themselves differ. Masked keys are left out after the map, so they leave numerator and denominator.
+    :meth:`features` otherwise, :meth:`attend` where the sums themselves differ. Masked keys are left out after the map,
+    so they leave numerator and denominator.
     """
 
     normaliser: ClassVar[str] = "clamp"  # what becomes of the row sum, see linear_attention
@@ -74,8 +76,8 @@ class FeatureMap(Attention):
         shards, _ = parallel.agree(group, check, q, k, v, causal=self.causal, max_len=self.max_len)
         if shards.q_bounds[-1] > self.max_len:
             raise ValueError(
-                f"the shards have {shards.q_bounds[-1]} tokens in total, which exceeds max_len={self.max_len}; build the"
-                " attention with a larger max_len"
+                f"the shards have {shards.q_bounds[-1]} tokens in total, which exceeds max_len={self.max_len}; build "
+                "the attention with a larger max_len"
             )
         devices = [q.device] if q.is_cuda else []
         with without_autocast(q.device), torch.random.fork_rng(devices, enabled=self.training):
@@ -209,10 +211,11 @@ class Linear(FeatureMap):
 
 
 class Uniform(FeatureMap):
-    """``o_i = mean of v_j over the keys that row i may see``; queries and keys are not looked at: the control that cannot attend.
+    """``o_i = mean of v_j over the keys that row i may see``; queries and keys are not looked at: the control that
+    cannot attend.
 
-    A task on which it does as well as an attention that chooses says nothing about how the choice is made. One feature, the
-    constant one, so the causal form is a running mean in linear time and its state is one sum and one count a head.
+    A task on which it does as well as an attention that chooses says nothing about how the choice is made. One feature,
+    the constant one, so the causal form is a running mean in linear time and its state is one sum and one count a head.
     """
 
     traits = Traits(paper="(a control)", time="N D", memory="N", causal=True, cross=True, streaming=True)

@@ -16,15 +16,16 @@ from cosformer.ops.state import LinearState
 class Multiscale(Attention):
     """Weights ``sum_c relu(q_i)_c relu(k_j)_c exp(-rate_c |i - j|)``, normalised by their sum.
 
-    The channels of each head form ``scales`` groups. Each group of each head has its own rate, fixed and not learned: they are
-    spaced evenly on a logarithmic scale from ``fastest`` to ``slowest`` (default ``1 / max_len``) and dealt out so that every
-    head has fast and slow ones. There are no parameters, and the state has the size of ``relu``'s.
+    The channels of each head form ``scales`` groups. Each group of each head has its own rate, fixed and not learned:
+    they are spaced evenly on a logarithmic scale from ``fastest`` to ``slowest`` (default ``1 / max_len``) and dealt
+    out so that every head has fast and slow ones. There are no parameters, and the state has the size of ``relu``'s.
 
-    Not causal, the first half of the groups sees the keys up to the query's position and the second half those from it on, with
-    the same rates, so that the weights tell left from right.
+    Not causal, the first half of the groups sees the keys up to the query's position and the second half those from it
+    on, with the same rates, so that the weights tell left from right.
 
-    ``cosine`` multiplies the weights by cosFormer's ``cos(pi/2 (i - j) / max_len)`` as well, which doubles the state and limits
-    the input to ``max_len``. Without it, input may have any length. ``backend``: see ``cosformer.ops.backends``.
+    ``cosine`` multiplies the weights by cosFormer's ``cos(pi/2 (i - j) / max_len)`` as well, which doubles the state
+    and limits the input to ``max_len``. Without it, input may have any length. ``backend``: see
+    ``cosformer.ops.backends``.
     """
 
     traits = Traits(

@@ -15,8 +15,8 @@ Piece = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 class RecordedState:
     """Any mechanism's state with a record of the tokens since ``base``, as assisted decoding needs it.
 
-    Sums cannot be taken apart without rounding, so tokens are taken back by starting from ``base`` once more. ``state`` is
-    None where that is still to be done: the next tokens bring the mechanism that can do it.
+    Sums cannot be taken apart without rounding, so tokens are taken back by starting from ``base`` once more. ``state``
+    is None where that is still to be done: the next tokens bring the mechanism that can do it.
     """
 
     base: Any  # the mechanism's state before the recorded tokens; None at the start of a sequence

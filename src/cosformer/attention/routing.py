@@ -19,12 +19,12 @@ class Routing(Attention):
     centroids take gets the mean of its results, one that none takes (or that sees no key) gets zeros. w is
     ``window``, or by default the number of unmasked tokens over the number of centroids, rounded up; there are
     ``num_clusters`` centroids per head, by default sqrt(max_len).
-    The centroids are a buffer, drawn from ``seed`` (default 0). In training each call moves them towards the mean of the queries
-    and keys that are nearest to them (moving average with ``decay``, averaged over the processes of a distributed
-    run); in eval they stand still. There is no gradient through the choice.
-    The causal form hides later keys, but the choice looks at all tokens: see the deviations.
-    With as many queries as keys, the queries at masked positions are taken for padding: they get places of their own
-    and take none from the others. All heads route; the paper makes half of them local.
+    The centroids are a buffer, drawn from ``seed`` (default 0). In training each call moves them towards the mean of
+    the queries and keys that are nearest to them (moving average with ``decay``, averaged over the processes of a
+    distributed run); in eval they stand still. There is no gradient through the choice. The causal form hides later
+    keys, but the choice looks at all tokens: see the deviations. With as many queries as keys, the queries at masked
+    positions are taken for padding: they get places of their own and take none from the others. All heads route; the
+    paper makes half of them local.
     """
 
     traits = Traits(

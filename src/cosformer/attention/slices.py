@@ -1,9 +1,9 @@
 """Processes a long sequence in slices, so that intermediate tensors stay small and their memory is reused.
 
-Fresh memory costs a page fault every few kilobytes, and past a few tens of megabytes the C library returns freed memory to the
-system after every call. For a whole long sequence, allocating features, windows and gathered blocks then takes longer than
-computing them, so time grows faster than the length. Slices also fit into the cache. Autograd keeps every slice, so with
-gradients there is nothing to gain and the whole sequence is processed at once.
+Fresh memory costs a page fault every few kilobytes, and past a few tens of megabytes the C library returns freed memory
+to the system after every call. For a whole long sequence, allocating features, windows and gathered blocks then takes
+longer than computing them, so time grows faster than the length. Slices also fit into the cache. Autograd keeps every
+slice, so with gradients there is nothing to gain and the whole sequence is processed at once.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ FEWEST = 128  # minimum tokens in a slice, however many heads and sequences ther
 
 
 def works_in_slices(*tensors: Tensor) -> bool:
-    """Whether to use slices: a tensor ``[B,H,N,C]`` is longer than one, no gradient is recorded, and torch.compile is not tracing,
-    which needs one graph for all lengths."""
+    """Whether to use slices: a tensor ``[B,H,N,C]`` is longer than one, no gradient is recorded, and torch.compile is
+    not tracing, which needs one graph for all lengths."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     return any(x.shape[2] > slice_length(x) for x in tensors)

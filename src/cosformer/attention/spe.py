@@ -12,7 +12,8 @@ BLOCK = 64  # positions that share the cosine of their first one
 
 
 class Spe(FeatureMap):
-    """Linear attention (elu + 1) of q^, k^, random images of q and k that carry relative positions (Liutkus et al. 2021).
+    """Linear attention (elu + 1) of q^, k^, random images of q and k that carry relative positions (Liutkus et al.
+    2021).
 
     ``E[q^_m.k^_n] = sqrt(R / D) sum_c q_mc k_nc P_c(m - n)`` with, for each head and channel c, the learned function
     ``P_c(x) = delta_c sum_s gain_cs^2 cos(2 pi f_cs x + phase_cs) + 1 - delta_c`` of ``num_sines`` sines (the sine

@@ -192,9 +192,9 @@ def tables(results: Results) -> list[Table]:
     columns = {"sdpa": "SDPA", "authors": "authors' implementation", "limit": "matmul limit"}
     shown.sort(key=lambda m: (m.mode, [*columns].index(m.baseline)))
     title = (
-        "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's softmax "
-        "attention (SDPA) and than the authors' implementation, and how many times slower than the machine's matrix "
-        f"multiplication allows ({SPREAD}; at short lengths the difference in µs)."
+        "Forward pass, float32, one sequence, 8 heads of 64 channels: how many times faster cosFormer is than torch's "
+        "softmax attention (SDPA) and than the authors' implementation, and how many times slower than the machine's "
+        f"matrix multiplication allows ({SPREAD}; at short lengths the difference in µs)."
     )
     return [crossed(title, shown, length, lambda m: f"{m.mode}, {columns[m.baseline]}", "N"), rest(results, shown)]
 

@@ -1,7 +1,7 @@
 """How far every form of the operator is from the definition on this machine: outputs and gradients.
 
-The definition is written once more here, in float64 and from the formula, so that each form of the package (the dense one too)
-is measured against something that shares no code with it.
+The definition is written once more here, in float64 and from the formula, so that each form of the package (the dense
+one too) is measured against something that shares no code with it.
 """
 
 import math

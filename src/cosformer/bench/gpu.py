@@ -1,8 +1,8 @@
 """``cosformer bench attention --device cuda``: the operator on a GPU against torch's own attention.
 
-Times by the device's own events, peak memory by its allocator, bytes and operations a second beside what the device can do,
-and the length from which on cosFormer is faster. :func:`predictions`, for docs/how-to/gpu.md: what the Triton kernels can take at
-the least, from bytes and operations; not run.
+Times by the device's own events, peak memory by its allocator, bytes and operations a second beside what the device can
+do, and the length from which on cosFormer is faster. :func:`predictions`, for docs/how-to/gpu.md: what the Triton
+kernels can take at the least, from bytes and operations; not run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -152,8 +152,8 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# --- predictions: figures of the vendors for bfloat16; of softmax attention what FlashAttention's authors report for forward
-# passes. Nothing of it was measured by us.
+# --- predictions: figures of the vendors for bfloat16; of softmax attention what FlashAttention's authors report for
+# forward passes. Nothing of it was measured by us.
 
 BYTES = 2  # bfloat16
 LAUNCH = 4e-6  # seconds a kernel takes to start
@@ -191,7 +191,8 @@ def work(n: int, d: int) -> Work:
     state = positions / segment * 2 * d * d  # numbers in the sums of all segments
     # forming and reading the state, and half a segment of pairs for each row
     operations = positions * (4 * d * d + 4 * d * d + 4 * d * (segment + rows) / 2)
-    # keys and values twice, queries and results once; sums written and read in float32, then written and read in bfloat16
+    # keys and values twice, queries and results once; sums written and read in float32, then written and read in
+    # bfloat16
     moved = positions * 6 * d * BYTES + state * (4 + 4 + BYTES + BYTES)
     return Work(operations, moved)
 

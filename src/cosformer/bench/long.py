@@ -57,7 +57,8 @@ def measurements(
 
 
 def step(attention: str, mode: str, n: int, piece: int, repeats: int) -> tuple[list[float], int]:
-    """Runs in a fresh process: the seconds of each step, and the bytes at the peak of one, model, ids and gradients included.
+    """Runs in a fresh process: the seconds of each step, and the bytes at the peak of one, model, ids and gradients
+    included.
 
     Of two processes, the larger peak.
     """
@@ -119,7 +120,8 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
 def tables(results: Results) -> list[Table]:
     """Lengths down, ways to train across: memory, then speed."""
     titles = {
-        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, the larger).",
+        "memory": "Peak memory of a training step in MB, model, ids, gradients and Adam included (of two processes, "
+        "the larger).",
         "speed": "Tokens a second of a training step (median and quartiles).",
     }
     shown = [m for m in results.measurements if m.value is not None]

@@ -46,10 +46,10 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds per call of each action, one sample per repeat, the actions taking turns.
 
-    Whatever disturbs the machine for a while then disturbs all of them, and ratios of samples with the same index stand.
-    ``budget``: seconds after which no further repeat starts, once there are three. ``warm``: the actions have run before and
-    are long, so a sample is one call. ``settle``: an untimed call comes before each sample, so that what the neighbour left in
-    caches and in the allocator does not count.
+    Whatever disturbs the machine for a while then disturbs all of them, and ratios of samples with the same index
+    stand. ``budget``: seconds after which no further repeat starts, once there are three. ``warm``: the actions have
+    run before and are long, so a sample is one call. ``settle``: an untimed call comes before each sample, so that what
+    the neighbour left in caches and in the allocator does not count.
     """
     calls = {name: 1 if warm else _calls_per_sample(action) for name, action in actions.items()}
     samples: dict[str, list[float]] = {name: [] for name in actions}
@@ -74,8 +74,8 @@ def measured(m: Measurement, samples: Sequence[float]) -> Measurement:
 def compared(m: Measurement, ours: Sequence[float], theirs: Sequence[float] | None) -> Measurement:
     """``m`` with the seconds of its attention against those of its baseline; None: the baseline did not run.
 
-    Where higher is better the value is how many times faster ours is, otherwise how many times as long it takes; with the
-    unit DIFFERENCE, the microseconds it takes more.
+    Where higher is better the value is how many times faster ours is, otherwise how many times as long it takes; with
+    the unit DIFFERENCE, the microseconds it takes more.
     """
     m = replace(m, milliseconds=_milliseconds(ours))
     if theirs is None:
@@ -110,8 +110,8 @@ def _calls_per_sample(action: Callable[[], Any]) -> int:
 def in_fresh_process(function: str, threads: int, **arguments: Any) -> Any:
     """Call ``"package.module:function"`` in a new interpreter; what it returns must fit into JSON.
 
-    Large blocks of memory come from the system and go back to it there, so that one measurement leaves nothing behind that
-    would hide a part of the next.
+    Large blocks of memory come from the system and go back to it there, so that one measurement leaves nothing behind
+    that would hide a part of the next.
     """
     command = [
         sys.executable,

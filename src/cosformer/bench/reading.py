@@ -16,8 +16,9 @@ PIECE = 4096  # tokens that go through the model at a time
 
 
 class Reading(NamedTuple):
-    """After ``tokens`` tokens. ``per_second``: since the reading before. ``process``: bytes by which the process has grown since
-    the first of them; None: not measured on this system. ``key_value``: bytes that keys and values would take."""
+    """After ``tokens`` tokens. ``per_second``: since the reading before. ``process``: bytes by which the process has
+    grown since the first of them; None: not measured on this system. ``key_value``: bytes that keys and values would
+    take."""
 
     tokens: int
     per_second: float
@@ -27,8 +28,8 @@ class Reading(NamedTuple):
 
 
 def lengthened(model: CosformerForCausalLM, max_len: int) -> CosformerForCausalLM:
-    """The same weights for texts of up to ``max_len`` tokens. It was not trained there: its time and memory mean something, its
-    guesses do not."""
+    """The same weights for texts of up to ``max_len`` tokens. It was not trained there: its time and memory mean
+    something, its guesses do not."""
     values: dict[str, Any] = model.config.to_dict() | {"max_position_embeddings": max_len}
     config = CosformerConfig(**values)
     longer = CosformerForCausalLM(config)

@@ -1,7 +1,7 @@
 """The way the paper's released module computes its attention: the baseline of a speed comparison, not for use.
 
-Tensors are [length, batch, heads * channels], as in that module between its projections. With causality it forms the outer
-product of every key with its value and sums them up along the sequence: memory N * 2D * E per head, twice.
+Tensors are [length, batch, heads * channels], as in that module between its projections. With causality it forms the
+outer product of every key with its value and sums them up along the sequence: memory N * 2D * E per head, twice.
 """
 
 import math

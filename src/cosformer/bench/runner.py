@@ -1,4 +1,5 @@
-"""Runs a benchmark: a module, of this folder or the caller's own, whose ``measurements(**options)`` yields them one by one.
+"""Runs a benchmark: a module, of this folder or the caller's own, whose ``measurements(**options)`` yields them one by
+one.
 
 The runner sets the threads, knows where the numbers come from, writes them as they come, and shows them.
 """
@@ -35,8 +36,8 @@ def measure(
 ) -> Results:
     """Run the benchmark in ``module``, a dotted name. ``program`` and ``words``: the command as one would type it.
 
-    save: the file that is written whenever an attention is complete, so that an interrupted run is not lost. resume: keep
-    what that file holds already.
+    save: the file that is written whenever an attention is complete, so that an interrupted run is not lost. resume:
+    keep what that file holds already.
     """
     import torch
 

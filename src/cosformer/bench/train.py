@@ -177,8 +177,8 @@ def tables(results: Results) -> list[Table]:
             label = f"{name} ({backend})" if backend else name
             rows.append([label, *map(cell, line), *(speed(m.milliseconds) for m in line)])
         title = (
-            f"Training a language model of 4 layers of width {width} with 4 heads on {tokens:,} tokens a batch: tokens per "
-            f"second by length, as a multiple of those with softmax attention (torch's SDPA; {SPREAD}) and as such."
+            f"Training a language model of 4 layers of width {width} with 4 heads on {tokens:,} tokens a batch: tokens "
+            f"per second by length, as a multiple of those with softmax attention (torch's SDPA; {SPREAD}) and as such."
         )
         header = ["attention", *(f"{n:,}" for n in lengths), *(f"tokens/s at {n:,}" for n in lengths)]
         made.append(Table(title, header, rows))

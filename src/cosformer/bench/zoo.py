@@ -1,8 +1,8 @@
 """``cosformer bench attention --attentions``: time, peak memory above the inputs, and how both grow with the length.
 
-Time: an untimed call, then calls for 20 ms or one call, all lengths taking turns, every second round backwards; growth is the
-median over the rounds of the longest length's time over the second longest's. Memory: peak of resident memory during the
-second call, in a fresh process that returns freed memory to the system.
+Time: an untimed call, then calls for 20 ms or one call, all lengths taking turns, every second round backwards; growth
+is the median over the rounds of the longest length's time over the second longest's. Memory: peak of resident memory
+during the second call, in a fresh process that returns freed memory to the system.
 """
 
 from collections.abc import Iterator, Sequence
@@ -159,6 +159,9 @@ def tables(results: Results) -> list[Table]:
         plain = [cells.get((kind, name, mode, lengths[-1])) for mode, kind in kinds]
         rows.append([name, *(cell(a) if a and a.value else missing(b) for a, b in zip(grown, plain, strict=True))])
     if len(lengths) > 1:
-        title = f"Growth from {lengths[-2]:,} to {lengths[-1]:,} tokens ({SPREAD}; linear is {lengths[-1] / lengths[-2]:g})."
+        title = (
+            f"Growth from {lengths[-2]:,} to {lengths[-1]:,} tokens ({SPREAD}; linear is "
+            f"{lengths[-1] / lengths[-2]:g})."
+        )
         made.append(Table(title, ["attention", *(f"{mode}, {kind}" for mode, kind in kinds)], rows))
     return made

@@ -122,8 +122,8 @@ QUIET = "The contestants take turns; run it on a quiet machine."
 BENCHES: dict[str, Bench] = {
     "attention": Bench(
         "the operator against torch's attention; the zoo against the length",
-        "Every number is a ratio within one run, the median of repeats that take turns, with its quartiles. Float32, one "
-        "sequence, 8 heads of 64 channels. Run it on a quiet machine.",
+        "Every number is a ratio within one run, the median of repeats that take turns, with its quartiles. Float32, "
+        "one sequence, 8 heads of 64 channels. Run it on a quiet machine.",
         9,
         {
             "--lengths": lengths("default: 1 to 16,384; with --attentions 1,024 to 8,192"),
@@ -138,9 +138,9 @@ BENCHES: dict[str, Bench] = {
     ),
     "generate": Bench(
         "time and memory a token, with a state and with a key-value cache",
-        "Milliseconds and state bytes per generated token by context length, in one model of 2 layers of width 512 with 8 heads "
-        "(float32, one sequence; softmax's cache grows by copying, as transformers' DynamicCache does), and a run of the model's "
-        "own step loop in a small model. Needs cosformer[hf].",
+        "Milliseconds and state bytes per generated token by context length, in one model of 2 layers of width 512 "
+        "with 8 heads (float32, one sequence; softmax's cache grows by copying, as transformers' DynamicCache does), "
+        "and a run of the model's own step loop in a small model. Needs cosformer[hf].",
         9,
         {
             "--lengths": lengths("default: 1024,4096,16384,65536; '' for none", some_numbers),
@@ -150,8 +150,8 @@ BENCHES: dict[str, Bench] = {
     ),
     "decode": Bench(
         "time per token of a linearized model at growing contexts, against the original model",
-        "Milliseconds per token and megabytes of cache after a filled context (random numbers, no prefill), float32, one "
-        f"sequence. Lengths beyond a model's limit are timed but not usable. {QUIET} Needs cosformer[hf].",
+        "Milliseconds per token and megabytes of cache after a filled context (random numbers, no prefill), float32, "
+        f"one sequence. Lengths beyond a model's limit are timed but not usable. {QUIET} Needs cosformer[hf].",
         9,
         {
             "--source": Option("the original, a language model", metavar="DIR"),
@@ -161,9 +161,9 @@ BENCHES: dict[str, Bench] = {
     ),
     "train": Bench(
         "tokens per second of each attention in a small language model; the engine",
-        "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, float32, no "
-        "dropout, against the same model with torch's softmax attention; each timed update follows an untimed one of the same "
-        f"model. {QUIET} Needs cosformer[hf].",
+        "A whole update (forward, loss, backward, Adam) of a byte-level language model of 4 layers with 4 heads, "
+        "float32, no dropout, against the same model with torch's softmax attention; each timed update follows an "
+        f"untimed one of the same model. {QUIET} Needs cosformer[hf].",
         5,
         {
             "--attentions": Option("besides softmax (default: cosformer)", metavar="NAME,...|all"),
@@ -178,10 +178,11 @@ BENCHES: dict[str, Bench] = {
     ),
     "long": Bench(
         "a training step by length, up to a million tokens: whole, in windows, over two processes",
-        "Tokens per second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 layers of width "
-        "128, one sequence, float32: on one process; on one process in windows that carry the state (full gradients); on two "
-        "processes with half of the sequence each; and with torch's softmax attention up to the given length. Each runs in a fresh "
-        "process, two processes with half of the threads each. Run it on a quiet machine. Needs cosformer[hf].",
+        "Tokens per second and peak memory of a step (forward, loss, backward, Adam) of a byte-level causal model of 2 "
+        "layers of width 128, one sequence, float32: on one process; on one process in windows that carry the state "
+        "(full gradients); on two processes with half of the sequence each; and with torch's softmax attention up to "
+        "the given length. Each runs in a fresh process, two processes with half of the threads each. Run it on a "
+        "quiet machine. Needs cosformer[hf].",
         3,
         {
             "--lengths": lengths("default: 16384,65536,262144,1048576"),

@@ -208,7 +208,8 @@ def _processor_lines(about: dict[str, Any]) -> list[str]:
     if about["compiler"]:
         chosen = f"{INSTRUCTION_SET} is set" if about["chosen_by"] == INSTRUCTION_SET else "the widest"
         lines.append(
-            f"  native kernels for {', '.join(about['instruction_sets'])} run here; in use: {about['kernels']} ({chosen})"
+            f"  native kernels for {', '.join(about['instruction_sets'])} run here; in use: {about['kernels']} "
+            f"({chosen})"
         )
         lines.append(f"           {INSTRUCTION_SET}={'|'.join(INSTRUCTION_SETS)} chooses another build")
         lines.append(f"  built with {about['compiler']}; {about['threads']} threads: {about['thread_pool']}")

@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         print("Some forms are not exact on this machine: `cosformer check` shows which; please report its output.")
         return 1
     print(
-        "Next: `python -m studies.cosformer2022 ledger --dry-run` for the paper's claims, README.md has code to start with."
+        "Next: `python -m studies.cosformer2022 ledger --dry-run` for the paper's claims, README.md has code to start "
+        "with."
     )
     return 0
 
@@ -203,7 +204,10 @@ def _show_training(folder: Path, steps: int, threads: int) -> None:
     from cosformer.bench.turns import train_in_turns
     from cosformer.runs import read_run
 
-    words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by update in turns."
+    words = (
+        f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by "
+        "update in turns."
+    )
     _head(3, "Does it learn?", words)
     runs = {name: folder / "runs" / name for name in ATTENTIONS}
     train_in_turns({path: demo_experiment(name, steps, threads) for name, path in runs.items()})
@@ -219,8 +223,9 @@ def _show_training(folder: Path, steps: int, threads: int) -> None:
         )
     print(terminal.table(["attention", "bytes a second", "bits a byte at first", "held out, at the end"], rows))
     print(
-        f"\nGuessing bytes by how frequent they are takes {base:.2f} bits. At this length cosFormer does {speeds[0] / speeds[1]:.1f} times as"
-        f" many bytes a second.\n{steps} updates are a beginning; what an hour of them makes of it comes below.\n"
+        f"\nGuessing bytes by how frequent they are takes {base:.2f} bits. At this length cosFormer does "
+        f"{speeds[0] / speeds[1]:.1f} times as many bytes a second.\n{steps} updates are a beginning; what an hour of "
+        "them makes of it comes below.\n"
     )
 
 
@@ -262,15 +267,18 @@ def _show_reading() -> None:
     header = ["bytes read", "bytes a second", "the state", "the process grew", "a key-value cache would take"]
     print(terminal.table(header, rows))
     print(
-        f"\nThe weights are those of the next part, which learned from rows of {LENGTH:,} bytes: at this length the table shows time and"
-        " memory, not quality.\n"
+        f"\nThe weights are those of the next part, which learned from rows of {LENGTH:,} bytes: at this length the "
+        "table shows time and memory, not quality.\n"
     )
 
 
 def _show_writing() -> None:
     from cosformer.commands import generate
 
-    what = "The model that is included in this package was trained for less than an hour on one core, on the sources of Python's library."
+    what = (
+        "The model that is included in this package was trained for less than an hour on one core, on the sources "
+        "of Python's library."
+    )
     what += " It has learned what Python looks like, not what it means."
     _head(5, "Does it write?", f"{what}\n\n$ cosformer generate {shlex.join(WRITING)}")
     parser = argparse.ArgumentParser()

@@ -16,8 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits",
         metavar="NAME,...",
-        help="what to score, as test or, for language models, test@400: each token with a context of at least 400 (default: all"
-        " that the run scores at its end)",
+        help="what to score, as test or, for language models, test@400: each token with a context of at least 400 "
+        "(default: all that the run scores at its end)",
     )
     parser.add_argument(
         "--weights",

@@ -21,8 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="a run's folder, a directory with a saved causal model, or a name on the hub (default: a small model of Python"
-        " sources that comes with this package)",
+        help="a run's folder, a directory with a saved causal model, or a name on the hub (default: a small model of "
+        "Python sources that comes with this package)",
     )
     add("--prompt", help="the text to continue; - reads it from standard input")
     add("--max-new-tokens", type=int, help=f"how many at the most (default: {DEFAULT_TOKENS}, or what fits)")

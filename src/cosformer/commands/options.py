@@ -85,10 +85,12 @@ class _Switch(argparse.Action):
 
 
 def add_fields(group: Any, values: Any, prefix: str = "", explained: Callable[[str], bool] = lambda name: True) -> None:
-    """An option for each field of the dataclass instance ``values``: its help is the field's docstring, its default the value.
+    """An option for each field of the dataclass instance ``values``: its help is the field's docstring, its default the
+    value.
 
     Only the options that are given appear in the parsed namespace, as ``prefix`` + the field's name. Fields that are
-    dataclasses are left out; of a dict each key has an option. Names that are not ``explained`` work, but --help omits them.
+    dataclasses are left out; of a dict each key has an option. Names that are not ``explained`` work, but --help omits
+    them.
     """
     for field in dataclasses.fields(values):
         name, value = prefix + field.name, getattr(values, field.name)

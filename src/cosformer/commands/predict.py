@@ -29,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bad-rows",
         choices=("stop", "skip"),
         default="stop",
-        help="at a row that cannot be read: stop and write nothing, or say its number and leave its answer empty (default: stop)",
+        help="at a row that cannot be read: stop and write nothing, or say its number and leave its answer empty "
+        "(default: stop)",
     )
     add(
         "--reads",
@@ -41,8 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
     add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
     parser.epilog = (
-        "Every row of FILE becomes a row of OUT, in order, with the predicted class and each class's probability, or a number, or"
-        " the likelihood of its text, or the next steps of its series. Longer texts are cut, or read in windows, as in training. OUT is there whole or not at all."
+        "Every row of FILE becomes a row of OUT, in order, with the predicted class and each class's probability, or a "
+        "number, or the likelihood of its text, or the next steps of its series. Longer texts are cut, or read in "
+        "windows, as in training. OUT is there whole or not at all."
     )
 
 

@@ -14,8 +14,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         metavar="N",
-        help="train up to update N, also a run that has finished: from its last checkpoint on with the learning rates of a"
-        " schedule of N updates",
+        help="train up to update N, also a run that has finished: from its last checkpoint on with the learning rates "
+        "of a schedule of N updates",
     )
     parser.add_argument(
         "--sequence-parallel",

@@ -41,8 +41,8 @@ USUAL |= {f"train.{name}" for name in ("steps", "batch", "lr", "warmup", "seed",
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Trains a recipe. Every field of it is an option: --train.steps 500, --model.attention performer, --data.options.path"
-        " FILE. `cosformer train RECIPE --help` explains them and shows the recipe's values."
+        "Trains a recipe. Every field of it is an option: --train.steps 500, --model.attention performer, "
+        "--data.options.path FILE. `cosformer train RECIPE --help` explains them and shows the recipe's values."
     )
     families = [list(family) for _, family in groupby(RECIPES, lambda name: name.partition("-")[0])]
     parser.epilog = (
@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
-    """The experiment of recipe ``name`` with ``words`` applied, the run's folder (None: not given), and whether to be quiet.
+    """The experiment of recipe ``name`` with ``words`` applied, the run's folder (None: not given), and whether to be
+    quiet.
 
     A word that is no option ends the program with an error that names the nearest.
     """
@@ -220,7 +221,8 @@ def finish(work: "Callable[[], dict[str, Any]]", folder: Path) -> int:
     print(score_table(result))
     early = ", stopped early" if result.get("stopped_early") else ""
     print(
-        f"{folder}: {result['steps']:,} updates{early}, {result['parameters']:,} parameters, {result['seconds']:.0f} seconds"
+        f"{folder}: {result['steps']:,} updates{early}, {result['parameters']:,} parameters, {result['seconds']:.0f} "
+        "seconds"
     )
     return 0
 

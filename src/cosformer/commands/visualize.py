@@ -19,8 +19,9 @@ _COLUMNS = 4
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Draws the attention weights, queries down and keys across: blue is positive, orange negative, clear is zero; each"
-        " panel has its own scale. Layers and heads count from 1. `cosformer report` shows what is kept as RUN/maps.npz."
+        "Draws the attention weights, queries down and keys across: blue is positive, orange negative, clear is zero; "
+        "each panel has its own scale. Layers and heads count from 1. `cosformer report` shows what is kept as "
+        "RUN/maps.npz."
     )
     add = parser.add_argument
     add(

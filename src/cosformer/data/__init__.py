@@ -12,11 +12,11 @@ from cosformer.suggest import unknown
 if TYPE_CHECKING:
     from cosformer.data.dataset import Dataset, Ragged, Split
 
-# name -> (module, function that loads it, one line for `cosformer data list`). The module is imported when its set is loaded.
+# name -> (module, function that loads it, a line for `cosformer data list`); the module is imported on first use
 DATASETS: dict[str, tuple[str, str, str]] = {
-    "python": ("cosformer.data.python", "python", "LM and MLM: bytes of the Python library's own sources (no download)"),
-    "wikitext2": ("cosformer.data.wikitext", "wikitext2", "LM and MLM: WikiText-2, words, bytes or byte-level BPE"),
-    "wikitext103": ("cosformer.data.wikitext", "wikitext103", "LM and MLM: WikiText-103, words, bytes or byte-level BPE"),
+    "python": ("cosformer.data.python", "python", "LM and MLM: bytes of the Python library's sources (no download)"),
+    "wikitext2": ("cosformer.data.wikitext", "wikitext2", "LM and MLM: WikiText-2, words, bytes or BPE"),
+    "wikitext103": ("cosformer.data.wikitext", "wikitext103", "LM and MLM: WikiText-103, words, bytes or BPE"),
     "listops": ("cosformer.data.listops", "listops", "Long Range Arena ListOps, generated or read (no download)"),
     "listops-small": ("cosformer.data.listops", "listops_small", "ListOps, a few thousand rows made in seconds"),
     "recall": ("cosformer.data.recall", "recall", "recall of values by their keys, made here (no download)"),
@@ -24,7 +24,7 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "retrieval": ("cosformer.data.aan", "retrieval", "Long Range Arena Retrieval: pairs of papers (AAN) as bytes"),
     "image": ("cosformer.data.cifar10", "image", "Long Range Arena Image: CIFAR-10, grey, 1024 pixels in a row"),
     "pathfinder": ("cosformer.data.pathfinder", "pathfinder", "Long Range Arena Pathfinder 32x32, made or read"),
-    "pathfinder-small": ("cosformer.data.pathfinder", "pathfinder_small", "Pathfinder, a few thousand images made in seconds"),
+    "pathfinder-small": ("cosformer.data.pathfinder", "pathfinder_small", "Pathfinder with a few thousand images"),
     "qqp": ("cosformer.data.glue", "qqp", "fine-tuning: Quora question pairs, same meaning or not"),
     "sst2": ("cosformer.data.glue", "sst2", "fine-tuning: film review phrases, good or bad"),
     "mnli": ("cosformer.data.glue", "mnli", "fine-tuning: premise and hypothesis, three classes"),
@@ -32,9 +32,9 @@ DATASETS: dict[str, tuple[str, str, str]] = {
     "amazon": ("cosformer.data.amazon", "amazon", "fine-tuning: Amazon Electronics reviews, five stars"),
     "blitzer": ("cosformer.data.amazon", "blitzer", "fine-tuning: Amazon reviews of four kinds of goods, good or bad"),
     "texts": ("cosformer.data.texts", "texts", "LM and MLM: your own text files, a folder of them or a glob"),
-    "table": ("cosformer.data.table", "table", "your own CSV, TSV, JSON lines, parquet or arrow files: a text and its label in a row"),
-    "sequences": ("cosformer.data.own_sequences", "sequences", "your own FASTA and FASTQ files, and arrays of whole numbers"),
-    "series": ("cosformer.data.series", "series", "your own series of readings: arrays, or tables with a reading in a row"),
+    "table": ("cosformer.data.table", "table", "your own tables (CSV, JSON lines, parquet): texts and labels"),
+    "sequences": ("cosformer.data.own_sequences", "sequences", "your own FASTA and FASTQ files, arrays of ids"),
+    "series": ("cosformer.data.series", "series", "your own series of readings: arrays or tables"),
 }  # fmt: skip
 
 OWN_SETS = ("texts", "table", "sequences", "series")  # read the user's own files
@@ -60,7 +60,7 @@ def load_dataset(name: str, **options: Any) -> "Dataset":
 
 
 def register_dataset(name: str, function: "Callable[..., Dataset]", summary: str = "") -> None:
-    """Make a data set of your own known as ``name``; ``function``, at the top of its module, takes keyword-only options."""
+    """Register a data set as ``name``; ``function``, at the top of its module, takes keyword-only options."""
     register("data set", DATASETS, name, function, summary)
 
 
@@ -68,7 +68,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _check_option(name: str, option: inspect.Parameter, value: Any) -> None:
-    """Refuse what the option's type excludes, negative numbers, and limits (``max_...``) below 1. The sets check the rest."""
+    """Refuse values of the wrong type, negative numbers, and limits (``max_...``) below 1."""
     kinds = get_args(option.annotation) or (option.annotation,)
     if any(kind not in (*_WORDS, type(None)) for kind in kinds):
         return  # a list: its set knows what belongs in it

@@ -33,8 +33,8 @@ def amazon(
 ) -> Dataset:
     """Five-star reviews, label = stars - 1. By ``seed`` a ``fraction`` of all rows is taken and dealt by ``shares``.
 
-    ``path`` is ``Electronics_5.json.gz`` or any JSON lines with ``overall`` and ``reviewText``. A review without text stays a
-    row without text; ``notes`` counts them.
+    ``path`` is ``Electronics_5.json.gz`` or any JSON lines with ``overall`` and ``reviewText``. A review without text
+    stays a row without text; ``notes`` counts them.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction={fraction}; above 0 and at most 1")
@@ -120,7 +120,8 @@ def blitzer(
     seed: int = 0,
     errors: str = "strict",
 ) -> Dataset:
-    """Reviews of books, dvd, electronics and kitchen, label 1 = positive (4 or 5 stars; 1 or 2 are negative), dealt by ``seed``.
+    """Reviews of books, dvd, electronics and kitchen, label 1 = positive (4 or 5 stars; 1 or 2 are negative), dealt by
+    ``seed``.
 
     ``path`` is the official archive or a folder with ``<domain>/{positive,negative}.review``; ``domains`` picks some.
     """

@@ -74,8 +74,8 @@ def check(path: Path, name: str) -> None:
 
 
 def matching(path: Path, pattern: re.Pattern[str], wanted: str) -> Iterator[tuple[re.Match[str], IO[bytes]]]:
-    """The :func:`members` whose name matches ``pattern``: (match, stream); the full name is ``match.string``. If none matches, a
-    ValueError that says ``wanted``."""
+    """The :func:`members` whose name matches ``pattern``: (match, stream); the full name is ``match.string``. If none
+    matches, a ValueError that says ``wanted``."""
     match = None
     for name, stream in members(path, lambda n: pattern.search(n) is not None):
         match = pattern.search(name)

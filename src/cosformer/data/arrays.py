@@ -48,9 +48,9 @@ def holds_numbers(path: str) -> bool:
 
 
 def read_arrays(path: str, *, check: bool = True) -> Iterator[ArrayFile]:
-    """Every array in ``path``, ``[rows, steps]`` or ``[rows, steps, channels]`` (a single row: ``[steps]``). In an .npz file ``labels``
-    may stand beside it, and ``lengths`` of rows that are concatenated, or padded at the end. ``check``: refuse a row with a
-    :func:`problem`."""
+    """Every array in ``path``, ``[rows, steps]`` or ``[rows, steps, channels]`` (a single row: ``[steps]``). In an .npz
+    file ``labels`` may stand beside it, and ``lengths`` of rows that are concatenated, or padded at the end. ``check``:
+    refuse a row with a :func:`problem`."""
     held: tuple[OwnFile, dict[str, np.ndarray]] | None = None
     for file in array_files(path):
         arrays = _load(file)
@@ -69,7 +69,10 @@ def problem(row: np.ndarray) -> str:
     """What is wrong with a row: a reading that is not finite, a negative id; empty: nothing."""
     if row.dtype.kind == "f" and not np.isfinite(row).all():
         step, channel = np.argwhere(~np.isfinite(row))[0]
-        return f"step {step + 1} holds {row[step, channel]}; readings must be finite: fill the gap in, or leave the row out"
+        return (
+            f"step {step + 1} holds {row[step, channel]}; readings must be finite: fill the gap in, or leave the "
+            "row out"
+        )
     if row.dtype.kind != "f" and len(row) and row.min() < 0:
         return f"the id {row.min()} is negative; ids count from 0"
     return ""
@@ -85,8 +88,8 @@ def _load(file: OwnFile) -> dict[str, np.ndarray]:
     except ValueError as error:
         if "Object arrays" in str(error):
             raise ValueError(
-                f"{file.shown} holds rows of unequal length or Python objects; save the rows concatenated, with their lengths:"
-                " np.savez(NAME, rows=np.concatenate(rows), lengths=[len(row) for row in rows])"
+                f"{file.shown} holds rows of unequal length or Python objects; save the rows concatenated, with their "
+                "lengths: np.savez(NAME, rows=np.concatenate(rows), lengths=[len(row) for row in rows])"
             ) from None
         raise ValueError(f"{file.shown} cannot be read as an array; save it with numpy.save or numpy.savez") from None
     except Exception as error:  # zip files have errors of their own
@@ -98,7 +101,8 @@ def _split(file: OwnFile, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, An
     names = [name for name in arrays if name not in ("labels", "lengths")]
     if len(names) != 1:
         raise ValueError(
-            f"{file.shown} holds {', '.join(arrays) or 'nothing'}; expected one array of rows, and labels and lengths if there are any"
+            f"{file.shown} holds {', '.join(arrays) or 'nothing'}; expected one array of rows, and labels and lengths "
+            "if there are any"
         )
     return arrays[names[0]], arrays.get("lengths"), arrays.get("labels")
 

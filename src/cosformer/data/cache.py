@@ -48,10 +48,11 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
 
 
 def prepare(name: str, options: dict[str, Any], build: Callable[[Writer], Description]) -> Dataset:
-    """The data set that ``build`` makes with these ``options`` (everything the result depends on), from the cache if it is there.
+    """The data set that ``build`` makes with these ``options`` (everything the result depends on), from the cache if it
+    is there.
 
-    It is written to a hidden folder and renamed at the end, under a lock: a failed or interrupted preparation leaves nothing
-    behind, and if several processes need the same data set, one prepares it while the others wait.
+    It is written to a hidden folder and renamed at the end, under a lock: a failed or interrupted preparation leaves
+    nothing behind, and if several processes need the same data set, one prepares it while the others wait.
     """
     key = {"name": name, "format": FORMAT_VERSION, "options": options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -99,8 +100,8 @@ def folder_size(folder: Path) -> int:
 
 
 def clean(name: str | None, *, downloads: bool) -> int:
-    """Remove prepared sets (all, or those of ``name``) and unfinished ones, and with ``downloads`` all downloaded files,
-    whole or not, with their checksums; returns the bytes freed."""
+    """Remove prepared sets (all, or those of ``name``) and unfinished ones, and with ``downloads`` all downloaded
+    files, whole or not, with their checksums; returns the bytes freed."""
     folder = prepared_folder()
     to_remove = [p for p in prepared_sets() if name is None or p.name.rpartition("-")[0] == name]
     to_remove += [

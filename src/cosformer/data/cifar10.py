@@ -77,7 +77,8 @@ def _binary(name: str, stream: IO[bytes]) -> tuple[np.ndarray, np.ndarray]:
     content = stream.read()
     if not content or len(content) % _ROW:
         raise ValueError(
-            f"{name}: {len(content)} bytes are not whole rows of {_ROW} (label and 3 x 32 x 32 pixels); truncated, or not CIFAR-10"
+            f"{name}: {len(content)} bytes are not whole rows of {_ROW} (label and 3 x 32 x 32 pixels); truncated, or "
+            "not CIFAR-10"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, _ROW)
     return rows[:, 0].astype(np.int64), rows[:, 1:]

@@ -26,8 +26,8 @@ TIME = ("time", "timestamp", "datetime", "date", "step")
 def choose_columns(
     file: str, columns: Sequence[str], asked: dict[str, str | None], *, target: str, pairs: bool
 ) -> dict[str, str]:
-    """Column by role: the one ``asked`` for, else the one with a usual name, else, of a single one that is left, that one.
-    Split and group may stay open."""
+    """Column by role: the one ``asked`` for, else the one with a usual name, else, of a single one that is left, that
+    one. Split and group may stay open."""
     usual = dict(USUAL[target]) | {"split": SPLIT}
     if pairs:
         usual |= {"text": (*FIRST, *usual["text"]), "second": SECOND}

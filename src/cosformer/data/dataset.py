@@ -45,8 +45,9 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: ``tokens`` of each row, ``second`` for pairs of documents (or a text to write), ``labels`` where there
-    are any, classes or numbers; ``marks``: the classes of a row that may have several, or a tag for each token."""
+    """One part of a data set: ``tokens`` of each row, ``second`` for pairs of documents (or a text to write),
+    ``labels`` where there are any, classes or numbers; ``marks``: the classes of a row that may have several, or a tag
+    for each token."""
 
     tokens: Ragged
     second: Ragged | None = None

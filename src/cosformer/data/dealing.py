@@ -18,11 +18,12 @@ def deal(
     strata: Sequence[Hashable] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[str]:
-    """The split of each row. ``shares``: of valid and test; the rest is for training. Rows of equal ``groups`` go together (a number
-    for each row: none do). ``strata``: classes, each dealt in proportion. ``sizes``: how much a row counts, by default 1.
+    """The split of each row. ``shares``: of valid and test; the rest is for training. Rows of equal ``groups`` go
+    together (a number for each row: none do). ``strata``: classes, each dealt in proportion. ``sizes``: how much a row
+    counts, by default 1.
 
-    Groups are shuffled within their stratum (that of their first row) and go one by one to the split that is furthest behind its
-    share; the first group of each stratum is for training, so that training has every class.
+    Groups are shuffled within their stratum (that of their first row) and go one by one to the split that is furthest
+    behind its share; the first group of each stratum is for training, so that training has every class.
     """
     check_shares(shares)
     members: dict[Hashable, list[int]] = {}
@@ -53,15 +54,16 @@ def check_shares(shares: Sequence[float]) -> None:
     valid, test = shares
     if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
         raise ValueError(
-            f"valid={valid}, test={test}: shares of the rows, valid above 0 (models are chosen by it) and both together below 1"
+            f"valid={valid}, test={test}: shares of the rows, valid above 0 (models are chosen by it) and both "
+            "together below 1"
         )
 
 
 def with_splits(
     path: str, rows: list[Any], strata: Sequence[Hashable], shares: tuple[float, float], seed: int
 ) -> list[Any]:
-    """Every one of the :class:`~cosformer.data.targets.Row` in a split. Validation rows that are missing come out of the training
-    rows, never out of the test rows. ``strata``: the class of each row."""
+    """Every one of the :class:`~cosformer.data.targets.Row` in a split. Validation rows that are missing come out of
+    the training rows, never out of the test rows. ``strata``: the class of each row."""
     named = {row.split for row in rows}
     if "valid" not in named:
         free = [i for i, row in enumerate(rows) if row.split in (None, "train")]
@@ -78,6 +80,7 @@ def with_splits(
     for name in ("train", "valid"):
         if not counts[name]:
             raise ValueError(
-                f"{path}: of {len(rows)} rows none is left for the split {name!r}; give more rows, or other shares (valid, test)"
+                f"{path}: of {len(rows)} rows none is left for the split {name!r}; give more rows, or other shares "
+                "(valid, test)"
             )
     return rows

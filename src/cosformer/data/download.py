@@ -128,10 +128,11 @@ def recorded_sha256(file: Path) -> str:
 
 
 def fetch(download: Download) -> Path:
-    """Download to the downloads folder, resuming what an earlier attempt left; returns the file. One process does, others wait.
+    """Download to the downloads folder, resuming what an earlier attempt left; returns the file. One process does,
+    others wait.
 
-    The checksum must be the published one, or the one recorded when this file first came; the first time it is recorded, once
-    every byte of the file was read as the kind of archive that its name says.
+    The checksum must be the published one, or the one recorded when this file first came; the first time it is
+    recorded, once every byte of the file was read as the kind of archive that its name says.
     """
     target = downloads_folder() / download.filename
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -157,17 +158,20 @@ def _verify(download: Download, part: Path, record: Path) -> None:
             where, way_out = f"published at {download.published}", "Try again; if it persists, the file was changed"
         else:
             where = f"recorded in {record} when it first came"
-            way_out = "If the new file is the right one, remove the record with 'cosformer data clean --downloads' and get it again"
+            way_out = (
+                "If the new file is the right one, remove the record with 'cosformer data clean --downloads' "
+                "and get it again"
+            )
         raise ValueError(
-            f"{download.url}: sha256 is {found}, not {expected} ({where}); the transfer was discarded. {way_out}; or get the"
-            " file elsewhere and use --from PATH"
+            f"{download.url}: sha256 is {found}, not {expected} ({where}); the transfer was discarded. {way_out}; or "
+            "get the file elsewhere and use --from PATH"
         )
     try:
         archive.check(part, download.filename)
     except ValueError as error:
         raise ValueError(
-            f"{download.url} did not send the expected file: {error}; the transfer was discarded. Try again (in a browser, if a"
-            " login or proxy intervenes), or get the file elsewhere and use --from PATH"
+            f"{download.url} did not send the expected file: {error}; the transfer was discarded. Try again (in a "
+            "browser, if a login or proxy intervenes), or get the file elsewhere and use --from PATH"
         ) from error
     record.write_text(f"{found}  {download.filename}\n")
 

@@ -27,8 +27,9 @@ def prepare_rows(
     max_length: int,
     **options: Any,
 ) -> Dataset:
-    """The set ``name`` of labelled texts, from the download of that name. ``read``: its files to the rows of each split, of which
-    all or none have labels, and what else is to be noted. ``options``: what else the result depends on."""
+    """The set ``name`` of labelled texts, from the download of that name. ``read``: its files to the rows of each
+    split, of which all or none have labels, and what else is to be noted. ``options``: what else the result depends on.
+    """
     source = locate(name, name, path)
     key = {"source": source.identity, "tokenizer": tokenizer_identity(tokenizer), "max_length": max_length, **options}
 
@@ -53,8 +54,9 @@ def prepare_rows(
 
 
 def tokenizer_identity(tokenizer: str) -> Any:
-    """What the cache key holds about a ``tokenizer`` option: its name, and for a folder what is in the tokenizer's files. Where
-    the folder is and what else it holds does not matter: runs with the same tokenizer share the prepared data."""
+    """What the cache key holds about a ``tokenizer`` option: its name, and for a folder what is in the tokenizer's
+    files. Where the folder is and what else it holds does not matter: runs with the same tokenizer share the prepared
+    data."""
     folder = Path(tokenizer).expanduser()
     if tokenizer in ("bytes", "words") or not folder.is_dir():
         return tokenizer

@@ -37,7 +37,8 @@ def records(file: OwnFile) -> Iterator[Record]:
         raise ValueError(f"{file.shown} is empty")
     if first[1][0] not in ">@":
         raise ValueError(
-            f"{file.shown}, line {first[0]}: expected a header that begins with > (FASTA) or @ (FASTQ), got {first[1]!r:.40}"
+            f"{file.shown}, line {first[0]}: expected a header that begins with > (FASTA) or @ (FASTQ), got "
+            f"{first[1]!r:.40}"
         )
     yield from (_fasta if first[1][0] == ">" else _fastq)(file, first, lines)
 
@@ -58,7 +59,8 @@ def _fastq(file: OwnFile, header: tuple[int, str], lines: Iterator[tuple[int, st
         rest = [next(lines, (0, "")) for _ in range(3)]
         if not header[1].startswith("@") or not rest[1][1].startswith("+") or len(rest[0][1]) != len(rest[2][1]):
             raise ValueError(
-                f"{file.shown}, line {header[0]}: not a FASTQ record of four lines (@name, letters, +, as many quality marks)"
+                f"{file.shown}, line {header[0]}: not a FASTQ record of four lines (@name, letters, +, as many quality "
+                "marks)"
             )
         yield _record(file, header, rest[0][1])
         following = next((entry for entry in lines if entry[1]), None)

@@ -53,8 +53,8 @@ def qqp(
 ) -> Dataset:
     """Quora question pairs, ``<s> A </s> </s> B </s>``, label 1 = duplicate.
 
-    ``tokenizer`` is "bytes", "bpe:N", "bpe-lower:N" or a folder; ``resplit`` (three shares, as 80 10 10) pools all labelled rows and deals them anew by
-    ``seed``; ``errors`` is "strict" or "replace" for text that is not UTF-8.
+    ``tokenizer`` is "bytes", "bpe:N", "bpe-lower:N" or a folder; ``resplit`` (three shares, as 80 10 10) pools all
+    labelled rows and deals them anew by ``seed``; ``errors`` is "strict" or "replace" for text that is not UTF-8.
     """
     return _glue("qqp", path, tokenizer, max_length, resplit, seed, errors)
 

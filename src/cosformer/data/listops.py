@@ -40,9 +40,9 @@ def listops(
 ) -> Dataset:
     """ListOps: rows of ids 1..15 (0 pads), labels 0..9.
 
-    With ``path`` (a TSV, a folder or the archive of the release) the files ``basic_{train,val,test}.tsv`` are read and the
-    generator's options do not apply; without, ``train`` + ``valid`` + ``test`` trees of more than ``longer_than`` and fewer
-    than ``shorter_than`` tokens are generated (as many as the benchmark has, unless told otherwise).
+    With ``path`` (a TSV, a folder or the archive of the release) the files ``basic_{train,val,test}.tsv`` are read and
+    the generator's options do not apply; without, ``train`` + ``valid`` + ``test`` trees of more than ``longer_than``
+    and fewer than ``shorter_than`` tokens are generated (as many as the benchmark has, unless told otherwise).
     """
     if path is not None:
         source = locate("listops", "lra", path)

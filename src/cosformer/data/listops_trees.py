@@ -18,8 +18,9 @@ _ROOTS = 8192  # trees of one chunk, of which about one in twelve is kept
 
 @dataclass(frozen=True)
 class Rules:
-    """A node at depth t (the root is at 1) is an operator with chance 1/4 while t < ``max_depth``, else a digit; an operator has
-    2 to ``max_arguments`` arguments. Trees with ``longer_than`` < length < ``shorter_than`` tokens are kept, duplicates are not.
+    """A node at depth t (the root is at 1) is an operator with chance 1/4 while t < ``max_depth``, else a digit; an
+    operator has 2 to ``max_arguments`` arguments. Trees with ``longer_than`` < length < ``shorter_than`` tokens are
+    kept, duplicates are not.
     """
 
     max_depth: int = 10
@@ -54,9 +55,9 @@ def _unique(
         barren = 0 if len(values) else barren + 1
         if barren == _PATIENCE:
             raise ValueError(
-                f"no tree of {rules.longer_than} to {rules.shorter_than} tokens among {_PATIENCE * _ROOTS:,}; such depths and"
-                f" numbers of arguments do not reach that length: take the defaults ({BENCHMARK.max_depth} and"
-                f" {BENCHMARK.max_arguments}) or larger ones"
+                f"no tree of {rules.longer_than} to {rules.shorter_than} tokens among {_PATIENCE * _ROOTS:,}; such "
+                f"depths and numbers of arguments do not reach that length: take the defaults ({BENCHMARK.max_depth} "
+                f"and {BENCHMARK.max_arguments}) or larger ones"
             )
         for i, value in enumerate(values.tolist()):
             tokens = flat[offsets[i] : offsets[i + 1]]

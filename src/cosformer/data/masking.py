@@ -17,8 +17,8 @@ def mask_tokens(
     """(inputs, labels), both int64 [N], of one row.
 
     int(chance * N + U(0, 1)) tokens are chosen without replacement; of those 80 % become ``mask_id``, 10 % one of
-    ``random_ids``, 10 % stay. Labels are the original ids there and -100 elsewhere. Positions where ``never`` (bool [N]) is
-    True are not chosen and do not count in N.
+    ``random_ids``, 10 % stay. Labels are the original ids there and -100 elsewhere. Positions where ``never`` (bool
+    [N]) is True are not chosen and do not count in N.
     """
     if not 0 <= chance <= 1:
         raise ValueError(f"chance={chance}; it must be between 0 and 1")

@@ -36,8 +36,9 @@ class OwnFile:
 
 
 def own_files(path: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[OwnFile]:
-    """The files below ``path`` in the order of their names; hidden ones are left out. A stream must be used before the next
-    file is asked for. ``wanted`` filters the names found in folders and archives; a file that is named itself is always wanted."""
+    """The files below ``path`` in the order of their names; hidden ones are left out. A stream must be used before the
+    next file is asked for. ``wanted`` filters the names found in folders and archives; a file that is named itself is
+    always wanted."""
     for place in _places(path):
         single = place.is_file()
         if single and place.suffix.lower() == ".npz":  # a zip file, but numpy reads it whole
@@ -86,8 +87,8 @@ def check_hash(path: str, expected: str | None, found: str) -> None:
     """Refuse files that changed since ``expected`` was written into a run's experiment.json."""
     if expected is not None and expected != found:
         raise ValueError(
-            f"{path} has changed since this run began (sha256 {found[:12]}…, not {expected[:12]}…); restore the file, or start a"
-            " new run"
+            f"{path} has changed since this run began (sha256 {found[:12]}…, not {expected[:12]}…); restore the file, "
+            "or start a new run"
         )
 
 
@@ -109,8 +110,8 @@ def splits_by_name(names: Sequence[str]) -> dict[str, str] | None:
     strange = [name for name, split in found.items() if split is None]
     if strange:
         raise ValueError(
-            f"{strange[0]} does not say whether it is for training, validation or test, as the other files do; rename it"
-            " (train, valid, test), or leave it out"
+            f"{strange[0]} does not say whether it is for training, validation or test, as the other files do; rename "
+            "it (train, valid, test), or leave it out"
         )
     return {name: split for name, split in found.items() if split is not None}
 
@@ -130,8 +131,9 @@ def checked_lines(file: OwnFile, encoding: str, errors: str) -> Iterator[tuple[i
             text = raw.decode(encoding, errors)
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{file.shown}, line {number}: byte {error.start} (0x{raw[error.start]:02x}) is not valid {encoding}; name the file's"
-                " encoding with the option encoding (say latin-1), or accept replacement characters with errors=replace"
+                f"{file.shown}, line {number}: byte {error.start} (0x{raw[error.start]:02x}) is not valid {encoding}; "
+                "name the file's encoding with the option encoding (say latin-1), or accept replacement characters "
+                "with errors=replace"
             ) from None
         except LookupError:
             raise ValueError(f"encoding={encoding!r} is unknown to Python; try utf-8, latin-1 or utf-16") from None

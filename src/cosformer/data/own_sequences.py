@@ -35,15 +35,16 @@ def sequences(
     seed: int = 0,
     sha256: str | None = None,
 ) -> Dataset:
-    """Letters or whole numbers as tokens: rows with an end token after each, or, with a ``target``, as ``<s> ROW </s>`` with labels.
+    """Letters or whole numbers as tokens: rows with an end token after each, or, with a ``target``, as ``<s> ROW </s>``
+    with labels.
 
-    ``path``: a file, a folder or a glob of FASTA or FASTQ files, compressed or not, or of .npy and .npz arrays ``[rows, steps]``.
-    ``target``: what a label is, a "class" or a "number"; None: no labels. The label of an array's row stands in NAME.labels.npy, or as
-    ``labels`` in the .npz; that of a record in its header, as ``label=promoter`` (the option ``label`` names another key), or else, of
-    a class, it is the name of its file. ``alphabet``: "dna", "rna" or "protein", by default what nine of ten letters are. ``num_ids``: how many
-    different ids there can be, by default one more than the largest. Splits
-    come from the files' names (train, valid, test) or are dealt by ``seed``: the shares ``valid`` and ``test``, classes in proportion.
-    ``sha256``: refuse files of another content.
+    ``path``: a file, a folder or a glob of FASTA or FASTQ files, compressed or not, or of .npy and .npz arrays ``[rows,
+    steps]``. ``target``: what a label is, a "class" or a "number"; None: no labels. The label of an array's row stands
+    in NAME.labels.npy, or as ``labels`` in the .npz; that of a record in its header, as ``label=promoter`` (the option
+    ``label`` names another key), or else, of a class, it is the name of its file. ``alphabet``: "dna", "rna" or
+    "protein", by default what nine of ten letters are. ``num_ids``: how many different ids there can be, by default one
+    more than the largest. Splits come from the files' names (train, valid, test) or are dealt by ``seed``: the shares
+    ``valid`` and ``test``, classes in proportion. ``sha256``: refuse files of another content.
     """
     if path is None:
         raise ValueError(
@@ -151,8 +152,8 @@ def _array_rows(path: str, target: str | None) -> list[Row]:
             raise ValueError(f"{file.name} holds readings, no ids; the set 'series' reads them")
         if target is not None and file.labels is None:
             raise ValueError(
-                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, or, in an .npz"
-                " file, into the array 'labels'"
+                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, "
+                "or, in an .npz file, into the array 'labels'"
             )
         for number, row in enumerate(file.rows):
             label = None
@@ -185,15 +186,15 @@ def _vocabulary(
     for row in rows:
         if strange := vocabulary.strange(row.text):
             raise ValueError(
-                f"{row.place}: the letter {strange!r} is not in the {name} alphabet {vocabulary.alphabet}; choose another with the"
-                " option alphabet (dna, rna, protein), or mend the record"
+                f"{row.place}: the letter {strange!r} is not in the {name} alphabet {vocabulary.alphabet}; choose "
+                "another with the option alphabet (dna, rna, protein), or mend the record"
             )
     return vocabulary, {"alphabet": name}
 
 
 def _stretches(rows: list[Row]) -> list[Row]:
-    """What is dealt to the splits: rows, or, of fewer than twenty, such as a genome, stretches of a hundredth of the whole;
-    ``label`` says whether one ends a row."""
+    """What is dealt to the splits: rows, or, of fewer than twenty, such as a genome, stretches of a hundredth of the
+    whole; ``label`` says whether one ends a row."""
     total = sum(len(row.text) for row in rows)
     limit = max(1, -(-total // _STRETCHES)) if len(rows) < _FEW else total
     found = []

@@ -36,8 +36,9 @@ def pathfinder(
 ) -> Dataset:
     """Pathfinder: rows of 1024 grey values, label 1 if both discs are on one contour; 144 of them at ``level`` "tiny".
 
-    With ``path`` (a folder or archive in the release's layout) the images of ``level`` are read and cut 80/10/10 in order;
-    without, ``train`` + ``valid`` + ``test`` images are drawn. ``lra_padding`` masks pixels of value 0, as the benchmark does.
+    With ``path`` (a folder or archive in the release's layout) the images of ``level`` are read and cut 80/10/10 in
+    order; without, ``train`` + ``valid`` + ``test`` images are drawn. ``lra_padding`` masks pixels of value 0, as the
+    benchmark does.
     """
     if level not in LEVELS:
         raise ValueError(f"level={level!r}; it is one of {', '.join(LEVELS)}")

@@ -1,7 +1,8 @@
 """The Pathfinder generator, by the rules of the benchmark, many images at once.
 
-Two snakes of paddles (short dashes) grow from near the middle without touching, shorter ones are strewn between them, and a disc
-marks one end of a snake and another disc the far end of the same snake (label 1) or of the other one (label 0).
+Two snakes of paddles (short dashes) grow from near the middle without touching, shorter ones are strewn between them,
+and a disc marks one end of a snake and another disc the far end of the same snake (label 1) or of the other one (label
+0).
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ OVERLAP = 1.8
 class Level:
     """How hard: ``paddles`` of a target snake, and ``distractors`` of a third as many each.
 
-    The second snake starts ``seed_distance`` pixels from the first, which starts at least ``border`` pixels inside the image.
+    The second snake starts ``seed_distance`` pixels from the first, which starts at least ``border`` pixels inside the
+    image.
     """
 
     paddles: int
@@ -52,8 +54,9 @@ _PAD = _HALF + 1  # room around the canvas, so that stamps and look-ups near the
 class Images:
     """A batch of drawn images and their geometry.
 
-    ``pixels`` uint8 [B, size, size]; ``labels`` int64 [B]; ``targets`` [B, 2, P, 2, 2]: both ends (y, x) of every paddle of the two
-    target snakes, the end that a snake grew from first; ``markers`` [B, 2, 2]: the two discs' centres.
+    ``pixels`` uint8 [B, size, size]; ``labels`` int64 [B]; ``targets`` [B, 2, P, 2, 2]: both ends (y, x) of every
+    paddle of the two target snakes, the end that a snake grew from first; ``markers`` [B, 2, 2]: the two discs'
+    centres.
     """
 
     pixels: np.ndarray

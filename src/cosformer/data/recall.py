@@ -20,18 +20,18 @@ def recall(
     test: int = 3_000,
     seed: int = 0,
 ) -> Dataset:
-    """Rows of ``length`` tokens: ``pairs`` times a key and its value (each drawn without repetition), then fillers, among which
-    every key comes once more, at a place drawn at random; the token behind it is its value.
+    """Rows of ``length`` tokens: ``pairs`` times a key and its value (each drawn without repetition), then fillers,
+    among which every key comes once more, at a place drawn at random; the token behind it is its value.
 
-    What is asked for are those second values: :class:`cosformer.tasks.recall.Recall` scores them and nothing else. A model
-    that carries the row in a state of fixed size must hold all pairs at once (Arora et al. 2023, "Zoology", there with
-    places drawn from a power law).
+    What is asked for are those second values: :class:`cosformer.tasks.recall.Recall` scores them and nothing else. A
+    model that carries the row in a state of fixed size must hold all pairs at once (Arora et al. 2023, "Zoology", there
+    with places drawn from a power law).
     """
     room = (length - 2 * pairs) // 2
     if pairs < 1 or pairs > min(keys, values) or room < pairs:
         raise ValueError(
-            f"pairs={pairs} with length={length}, keys={keys}, values={values}; at least 1, at most {min(keys, values)} (one of"
-            f" each) and at most a quarter of the length"
+            f"pairs={pairs} with length={length}, keys={keys}, values={values}; at least 1, at most "
+            f"{min(keys, values)} (one of each) and at most a quarter of the length"
         )
     sizes = {"train": train, "valid": valid, "test": test}
     vocabulary = Words([FILLER, *(f"k{i}" for i in range(keys)), *(f"v{i}" for i in range(values))])

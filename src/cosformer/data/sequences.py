@@ -13,7 +13,8 @@ class LMBlocks:
     """The tokens of ``split`` as one stream, cut every ``length`` tokens without regard to lines.
 
     ``blocks[i]`` is (inputs, targets), each int64 [length] (the last block may be shorter): target t is the token that
-    follows input t. The first input of the stream is ``start_id`` (the end token), so that every token is a target once.
+    follows input t. The first input of the stream is ``start_id`` (the end token), so that every token is a target
+    once.
     """
 
     split: Split

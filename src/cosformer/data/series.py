@@ -39,14 +39,15 @@ def series(
 ) -> Dataset:
     """Rows of readings, float32 ``[steps, channels]``, with a class or a number each, or to be forecast.
 
-    ``path``: a file, a folder or a glob of .npy and .npz arrays ``[rows, steps, channels]`` or ``[rows, steps]``, or of tables (CSV, JSON
-    lines, parquet) with one reading a row. ``target``: "next" to forecast, or what the label of a series is, a "class" or a "number":
-    in NAME.labels.npy, in ``labels`` of the .npz, or in the column ``label``. Of a table: rows with the same value in the column
-    ``series`` are one series (without it a file is one); ``channels`` names the columns of readings, commas between, by default every
-    other one that holds numbers; rows are put in the order of the column ``time``, by default that of the file. Splits come from files'
-    names (train, valid, test) or the column ``split``; or whole series are dealt by ``seed``, and to forecast every series is cut in
-    time: its end, the share ``test``, and what is before it, the share ``valid``, are for evaluation. ``sha256``: refuse files of
-    another content.
+    ``path``: a file, a folder or a glob of .npy and .npz arrays ``[rows, steps, channels]`` or ``[rows, steps]``, or of
+    tables (CSV, JSON lines, parquet) with one reading a row. ``target``: "next" to forecast, or what the label of a
+    series is, a "class" or a "number": in NAME.labels.npy, in ``labels`` of the .npz, or in the column ``label``. Of a
+    table: rows with the same value in the column ``series`` are one series (without it a file is one); ``channels``
+    names the columns of readings, commas between, by default every other one that holds numbers; rows are put in the
+    order of the column ``time``, by default that of the file. Splits come from files' names (train, valid, test) or the
+    column ``split``; or whole series are dealt by ``seed``, and to forecast every series is cut in time: its end, the
+    share ``test``, and what is before it, the share ``valid``, are for evaluation. ``sha256``: refuse files of another
+    content.
     """
     if path is None:
         raise ValueError(
@@ -128,8 +129,8 @@ def _array_rows(path: str, target: str) -> tuple[list[str], list[Row]]:
             raise ValueError(f"{file.name} has {file.rows[0].shape[-1]} channels and {files[0].name} {channels}")
         if target != "next" and file.labels is None:
             raise ValueError(
-                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, or, in an .npz"
-                " file, into the array 'labels'"
+                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, "
+                "or, in an .npz file, into the array 'labels'"
             )
         for number, row in enumerate(file.rows):
             place, label = file.place(number), None
@@ -160,7 +161,8 @@ def _columns(
     chosen = choose(table.columns, chosen, usual)
     if target != "next" and "label" not in chosen:
         raise ValueError(
-            f"{table.name}: which column is the label? It has {', '.join(table.columns)}; say so with --data.options.label"
+            f"{table.name}: which column is the label? It has {', '.join(table.columns)}; say so with "
+            "--data.options.label"
         )
     if target != "next" and "series" not in chosen:
         raise ValueError(
@@ -265,8 +267,8 @@ def _reading(value: Any, place: str, column: str) -> float:
     found = _number(value)
     if found is None or not np.isfinite(found):
         raise ValueError(
-            f"{place}: column {column!r} holds {value!r}; readings must be finite numbers: fill the gap in, leave the row out, or"
-            " leave the column out with --data.options.channels"
+            f"{place}: column {column!r} holds {value!r}; readings must be finite numbers: fill the gap in, leave the "
+            "row out, or leave the column out with --data.options.channels"
         )
     return found
 
@@ -282,7 +284,8 @@ def _time(value: Any, place: str, column: str) -> Any:
         return datetime.fromisoformat(str(value)).timestamp()
     except ValueError:
         raise ValueError(
-            f"{place}: column {column!r} holds {value!r}; expected a number or a time such as 2024-05-31T12:30 (ISO 8601)"
+            f"{place}: column {column!r} holds {value!r}; expected a number or a time such as 2024-05-31T12:30 (ISO "
+            "8601)"
         ) from None
 
 
@@ -302,7 +305,8 @@ def _cut_in_time(path: str, rows: Sequence[Row], shares: tuple[float, float]) ->
         last, middle = (max(1, round(steps * share)) if share else 0 for share in (test, valid))
         if steps < 2 + last + middle:
             raise ValueError(
-                f"{row.place}: a series of {steps} steps is too short to be cut into training and evaluation; leave it out"
+                f"{row.place}: a series of {steps} steps is too short to be cut into training and evaluation; leave it "
+                "out"
             )
         ends = [steps - last - middle, steps - last, steps]
         start = 0

@@ -57,8 +57,8 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Path) -> "Subwords":
-        """From a folder with ``tokenizer.json``, or ``vocab.json`` and ``merges.txt`` (byte-level BPE), or ``vocab.txt``
-        (WordPiece, lower-cased); each may be xz-compressed."""
+        """From a folder with ``tokenizer.json``, or ``vocab.json`` and ``merges.txt`` (byte-level BPE), or
+        ``vocab.txt`` (WordPiece, lower-cased); each may be xz-compressed."""
         tokenizers = require("data", "tokenizers")
         if (text := _read(folder / _FILE)) is not None:
             return cls(tokenizers.Tokenizer.from_str(text))
@@ -73,8 +73,8 @@ class Subwords:
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int, *, lower: bool = False) -> "Subwords":
-        """A byte-level BPE of ``size`` entries (RoBERTa's special tokens first) learnt from ``lines``; ``lower``: it makes every
-        text lower-case first."""
+        """A byte-level BPE of ``size`` entries (RoBERTa's special tokens first) learnt from ``lines``; ``lower``: it
+        makes every text lower-case first."""
         require("data", "tokenizers")
         from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -97,8 +97,8 @@ class Subwords:
 
 
 def text_vocabulary(tokenizer: str, lines: Callable[[], Iterable[str]]) -> TextVocabulary:
-    """``"bytes"``; ``"bpe:N"``, a BPE of N entries learnt from ``lines``, the texts of the train split, or ``"bpe-lower:N"``, one
-    that reads everything as lower-case; or the folder of a tokenizer's files."""
+    """``"bytes"``; ``"bpe:N"``, a BPE of N entries learnt from ``lines``, the texts of the train split, or
+    ``"bpe-lower:N"``, one that reads everything as lower-case; or the folder of a tokenizer's files."""
     if tokenizer == "bytes":
         return Bytes(special=True)
     if is_learnt(tokenizer):

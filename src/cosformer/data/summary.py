@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """``rows`` by split; ``tokens`` of the training split, and of its rows the median and the longest of all splits; the names
-    of the ``classes``, where there are any."""
+    """``rows`` by split; ``tokens`` of the training split, and of its rows the median and the longest of all splits;
+    the names of the ``classes``, where there are any."""
 
     rows: Mapping[str, int]
     tokens: int

@@ -38,15 +38,17 @@ def table(
     errors: str = "strict",
     sha256: str | None = None,
 ) -> Dataset:
-    """Texts with what they teach, as ``<s> A </s>``, not cut: a task's ``data.length`` and ``data.long`` say what becomes of long ones.
+    """Texts with what they teach, as ``<s> A </s>``, not cut: a task's ``data.length`` and ``data.long`` say what
+    becomes of long ones.
 
-    ``path``: a file, a folder or a glob of .csv, .tsv, .jsonl, .parquet or .arrow files, compressed or not. ``target``: what the
-    column ``label`` holds: a "class", a "number", several "classes" (a list, or names with | between them), "tags" of the words in
-    the column ``text``, or a "text" to write. ``pairs``: two texts a row, in the columns ``text`` and ``second``. Columns are found by
-    their usual names unless given. Splits come from the column ``split``, from the files' names (train, valid, test), or are dealt
-    by ``seed``: the shares ``valid`` and ``test``, classes in proportion, rows with the same value in the column ``group`` together.
-    ``tokenizer``: "bytes", "bpe:N" learnt from the training rows, or a tokenizer's folder. ``delimiter`` and ``quotes`` are for CSV,
-    ``encoding`` and ``errors`` for text files. ``sha256``: refuse files of another content.
+    ``path``: a file, a folder or a glob of .csv, .tsv, .jsonl, .parquet or .arrow files, compressed or not. ``target``:
+    what the column ``label`` holds: a "class", a "number", several "classes" (a list, or names with | between them),
+    "tags" of the words in the column ``text``, or a "text" to write. ``pairs``: two texts a row, in the columns
+    ``text`` and ``second``. Columns are found by their usual names unless given. Splits come from the column ``split``,
+    from the files' names (train, valid, test), or are dealt by ``seed``: the shares ``valid`` and ``test``, classes in
+    proportion, rows with the same value in the column ``group`` together. ``tokenizer``: "bytes", "bpe:N" learnt from
+    the training rows, or a tokenizer's folder. ``delimiter`` and ``quotes`` are for CSV, ``encoding`` and ``errors``
+    for text files. ``sha256``: refuse files of another content.
     """
     if path is None:
         raise ValueError(
@@ -122,7 +124,8 @@ def _rows(path: str, kind: Classes, columns: dict[str, str], reading: dict[str, 
         for name in columns.values():
             if name not in opened.columns:
                 raise ValueError(
-                    f"{opened.name} has no column {name!r}, which the first file has; it has {', '.join(opened.columns)}"
+                    f"{opened.name} has no column {name!r}, which the first file has; it has "
+                    f"{', '.join(opened.columns)}"
                 )
         found += [_row(opened, kind, number, values, columns) for number, values in opened.rows]
         if len(found) == before:
@@ -158,7 +161,8 @@ def _text(place: str, column: str, values: dict[str, Any], words: bool) -> Any:
         return [str(word) for word in words_of(found)]
     if found is not None and not isinstance(found, str):
         raise ValueError(
-            f"{place}: column {column!r} holds {found!r}, which is no text; name the text's column with --data.options.text"
+            f"{place}: column {column!r} holds {found!r}, which is no text; name the text's column with "
+            "--data.options.text"
         )
     return (found or "").strip()
 

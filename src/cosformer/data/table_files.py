@@ -14,8 +14,8 @@ ENDINGS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet", ".a
 
 @dataclass(frozen=True)
 class TableFile:
-    """One file: its columns, and its rows as (number, values by column). ``unit`` is what the number counts: lines or rows.
-    ``class_names``: of a column whose integers stand for names, as `datasets` stores them."""
+    """One file: its columns, and its rows as (number, values by column). ``unit`` is what the number counts: lines or
+    rows. ``class_names``: of a column whose integers stand for names, as `datasets` stores them."""
 
     name: str
     columns: list[str]
@@ -69,8 +69,9 @@ def _csv(file: OwnFile, lines: Iterator[tuple[int, str]], delimiter: str | None,
                 continue
             if len(values) != len(header):
                 raise ValueError(
-                    f"{file.shown}, line {number}: {len(values)} columns, not the {len(header)} of the header; quote cells that"
-                    f" contain {delimiter!r}, or set the option delimiter (quotes=False where quotation marks are text)"
+                    f"{file.shown}, line {number}: {len(values)} columns, not the {len(header)} of the header; quote "
+                    f"cells that contain {delimiter!r}, or set the option delimiter (quotes=False where quotation "
+                    "marks are text)"
                 )
             yield number, dict(zip(header, values, strict=True))
 
@@ -83,7 +84,8 @@ def _next_row(file: OwnFile, reader: Any) -> list[str] | None:
         return next(reader, None)
     except csv.Error as error:
         raise ValueError(
-            f"{file.shown}, line {number}: not readable as CSV ({error}); if quotation marks are part of the text, set quotes=False"
+            f"{file.shown}, line {number}: not readable as CSV ({error}); if quotation marks are part of the text, set "
+            "quotes=False"
         ) from None
 
 

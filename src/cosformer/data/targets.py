@@ -33,7 +33,8 @@ class Classes:
     def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> Any:
         if is_missing(value):
             raise ValueError(
-                f"{place}: no label in column {column!r}; fill it in or remove the row (`cosformer predict` is for rows without)"
+                f"{place}: no label in column {column!r}; fill it in or remove the row (`cosformer predict` is for "
+                "rows without)"
             )
         return label_name(value, names)
 
@@ -48,8 +49,8 @@ class Classes:
             )
         if len(known) > 20 and len(known) > len(rows) / 2:
             raise ValueError(
-                f"{path}: {len(known):,} different labels in {len(rows):,} rows do not look like classes; name the label's column"
-                " with --data.options.label, or predict a number with the recipe regress"
+                f"{path}: {len(known):,} different labels in {len(rows):,} rows do not look like classes; name the "
+                "label's column with --data.options.label, or predict a number with the recipe regress"
             )
 
     def named(self, row: Row) -> Sequence[str]:
@@ -63,8 +64,8 @@ class Classes:
             strange = [label for label in self.named(row) if label not in known]
             if strange:
                 raise ValueError(
-                    f"{row.place}: the label {strange[0]!r} of this {row.split} row does not occur in the training rows, which"
-                    f" have {_short(sorted(known))}"
+                    f"{row.place}: the label {strange[0]!r} of this {row.split} row does not occur in the training "
+                    f"rows, which have {_short(sorted(known))}"
                 )
         try:
             return sorted(known, key=float)
@@ -93,7 +94,8 @@ class Numbers(Classes):
     def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> float:
         if is_missing(value):
             raise ValueError(
-                f"{place}: no number in column {column!r}; fill it in or remove the row (`cosformer predict` is for rows without)"
+                f"{place}: no number in column {column!r}; fill it in or remove the row (`cosformer predict` is for "
+                "rows without)"
             )
         try:
             found = float(value)

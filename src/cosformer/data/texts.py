@@ -32,10 +32,11 @@ def texts(
 ) -> Dataset:
     """Text files as one stream: lines with their ends, and an end token after each file.
 
-    ``path``: a file, a folder (with all folders in it) or a glob; ``ending``: which files of a folder, ``.txt`` unless all have
-    another one. ``tokenizer``: "bytes", "bpe:N" learnt from the training text, or a tokenizer's folder. Splits come from names
-    (train, valid, test) or are dealt: the shares ``valid`` and ``test`` by ``seed``, whole files or, of large ones, stretches of
-    lines. ``encoding`` and ``errors`` ("strict", "replace") are those of Python. ``sha256``: refuse files of another content.
+    ``path``: a file, a folder (with all folders in it) or a glob; ``ending``: which files of a folder, ``.txt`` unless
+    all have another one. ``tokenizer``: "bytes", "bpe:N" learnt from the training text, or a tokenizer's folder. Splits
+    come from names (train, valid, test) or are dealt: the shares ``valid`` and ``test`` by ``seed``, whole files or, of
+    large ones, stretches of lines. ``encoding`` and ``errors`` ("strict", "replace") are those of Python. ``sha256``:
+    refuse files of another content.
     """
     if path is None:
         raise ValueError("the set 'texts' needs the option path: a text file, a folder or a glob")
@@ -134,8 +135,8 @@ def _dealt(files: dict[str, Lines], valid: float, test: float, seed: int) -> dic
     for split in ("train", "valid"):
         if not parts[split]:
             raise ValueError(
-                f"the text has {sum(map(len, training.values()))} lines, too few to set some aside for validation; give it in"
-                " files named train and valid, or with more line breaks"
+                f"the text has {sum(map(len, training.values()))} lines, too few to set some aside for validation; "
+                "give it in files named train and valid, or with more line breaks"
             )
     return {split: found for split, found in parts.items() if found}
 

@@ -23,8 +23,9 @@ _BATCH = 16_384  # lines encoded at once
 
 
 def wikitext2(*, path: str | None = None, tokenizer: str = "words", vocabulary: str | None = None) -> Dataset:
-    """WikiText-2. ``tokenizer``: "words"; "bytes"; "bpe:N", a byte-level BPE of N entries learnt from the train split, "bpe-lower:N" one in lower-case; or a
-    folder with a tokenizer's files. ``vocabulary`` is a text file whose words replace those of the train split.
+    """WikiText-2. ``tokenizer``: "words"; "bytes"; "bpe:N", a byte-level BPE of N entries learnt from the train split,
+    "bpe-lower:N" one in lower-case; or a folder with a tokenizer's files. ``vocabulary`` is a text file whose words
+    replace those of the train split.
     """
     return _wikitext("wikitext2", path, tokenizer, vocabulary)
 
@@ -62,8 +63,8 @@ def _wikitext(name: str, path: str | None, tokenizer: str, vocabulary: str | Non
 
 
 def word_vocabulary(path: Path, *, whole_file: bool = False) -> Words:
-    """``<s> <pad> </s> <unk>``, the words of the train split (of all of ``path`` with ``whole_file``) by falling frequency,
-    ``<mask>``. Frequent words first is what adaptive softmax needs; equals are sorted by spelling.
+    """``<s> <pad> </s> <unk>``, the words of the train split (of all of ``path`` with ``whole_file``) by falling
+    frequency, ``<mask>``. Frequent words first is what adaptive softmax needs; equals are sorted by spelling.
     """
     counts: Counter[str] = Counter()
     for name, lines in _files(path, any_file=whole_file):

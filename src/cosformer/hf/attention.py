@@ -1,7 +1,7 @@
 """cosFormer attention for stock transformers models: what ``attn_implementation="cosformer"`` runs.
 
-A stock model passes queries, keys and values and keeps everything else. Arguments without a linear form raise an error; none
-is ignored silently.
+A stock model passes queries, keys and values and keeps everything else. Arguments without a linear form raise an error;
+none is ignored silently.
 """
 
 import threading
@@ -49,7 +49,8 @@ def cosformer_forward(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """``query [B,H,N,D]``, ``key`` and ``value [B,Hk,S,.]``, mask ``[B,S]`` from :func:`cosformer_mask` -> ``[B,N,H,E]``.
+    """``query [B,H,N,D]``, ``key`` and ``value [B,Hk,S,.]``, mask ``[B,S]`` from :func:`cosformer_mask` ->
+    ``[B,N,H,E]``.
 
     ``scaling`` multiplies every score alike and cancels in the normalisation.
     """
@@ -90,9 +91,9 @@ def cosformer_mask(
     """The padding mask as bool ``[B, kv_length]``, None if nothing is masked; any other pattern raises."""
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
         raise ValueError(
-            "this model asks for more than a causal or padding mask (a sliding window, chunks or a custom pattern), which"
-            " attn_implementation='cosformer' cannot honour; keep the model's own attention (under torch.compile pass an"
-            " attention_mask: without one packed sequences cannot be ruled out)"
+            "this model asks for more than a causal or padding mask (a sliding window, chunks or a custom pattern), "
+            "which attn_implementation='cosformer' cannot honour; keep the model's own attention (under torch.compile "
+            "pass an attention_mask: without one packed sequences cannot be ruled out)"
         )
     if (
         kv_offset
@@ -100,16 +101,16 @@ def cosformer_mask(
         or (mask_function is causal_mask_function and q_offset + q_length != kv_length)
     ):
         raise ValueError(
-            "attn_implementation='cosformer' works with a growing cache (the default DynamicCache) or a cosformer StateCache,"
-            " not with a static or sliding one"
+            "attn_implementation='cosformer' works with a growing cache (the default DynamicCache) or a cosformer "
+            "StateCache, not with a static or sliding one"
         )
     if attention_mask is None:
         # a cached step always gets a mask, so that keys that do not match it are noticed
         return torch.ones(batch_size, kv_length, dtype=torch.bool, device=device) if q_offset else None
     if attention_mask.shape[-1] != kv_length:
         raise ValueError(
-            f"attention_mask covers {attention_mask.shape[-1]} positions and there are {kv_length} keys; it must cover the"
-            " tokens seen before and the new ones"
+            f"attention_mask covers {attention_mask.shape[-1]} positions and there are {kv_length} keys; it must cover "
+            "the tokens seen before and the new ones"
         )
     if not q_offset and not torch.compiler.is_compiling() and bool(attention_mask.all()):
         return None
@@ -174,16 +175,16 @@ def check_mask(mask: Tensor | None, key: Tensor, query: Tensor, layer: StateLaye
         )
     if max_len is None:
         raise ValueError(
-            "this model's config states no longest sequence, which a padded batch needs: set config.cosformer_max_len to the"
-            " longest number of positions you will use"
+            "this model's config states no longest sequence, which a padded batch needs: set config.cosformer_max_len "
+            "to the longest number of positions you will use"
         )
 
 
 def _cross_offset(module: nn.Module, query: Tensor, key: Tensor) -> int:
     """Position of the first query of a bidirectional or cross-attention.
 
-    A decoder with a cache passes only the newest query to its cross-attention. Its position is taken from the self-attention of
-    the same layer, which always runs just before.
+    A decoder with a cache passes only the newest query to its cross-attention. Its position is taken from the
+    self-attention of the same layer, which always runs just before.
     """
     before = getattr(_previous, "call", None)
     if before is not None and before[0] == _identify(module, query):

@@ -1,7 +1,7 @@
 """Stock pretrained models with their attention replaced and their weights kept, under a separate model type.
 
-``cosformer_bert`` is BERT with cosFormer attention. The separate type, and ``attn_implementation`` in its config.json, prevent
-such a model from being loaded as the stock one and run with softmax by mistake.
+``cosformer_bert`` is BERT with cosFormer attention. The separate type, and ``attn_implementation`` in its config.json,
+prevent such a model from being loaded as the stock one and run with softmax by mistake.
 """
 
 import json
@@ -62,7 +62,8 @@ class ConvertedConfig:
     def to_json_string(self, use_diff: bool = True) -> str:
         values = json.loads(super().to_json_string(use_diff))  # pyright: ignore[reportAttributeAccessIssue]
         if IMPLEMENTATIONS[self.attention] is not None:
-            # a stock class takes this for what to run: it fails where the name is not registered, and is right where it is
+            # a stock class takes this for what to run: it fails where the name is not registered, and is right where it
+            # is
             values["attn_implementation"] = IMPLEMENTATIONS[self.attention]
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
@@ -202,7 +203,8 @@ def write_checkpoint(
 def _convert_stock(source: str, config: Any, attention: str, max_len: int | None) -> tuple[PreTrainedModel, list[str]]:
     if attention == "learned" or getattr(config, "attention", None) == "learned":
         raise ValueError(
-            "learned maps are made by `cosformer linearize`, from the original model; convert neither makes nor drops them"
+            "learned maps are made by `cosformer linearize`, from the original model; convert neither makes nor drops "
+            "them"
         )
     original = load_stock(source, config)
     had, base = config.model_type, config.model_type.removeprefix(PREFIX)
@@ -217,7 +219,8 @@ def _convert_stock(source: str, config: Any, attention: str, max_len: int | None
         notes.append("the weights were trained for another attention: train the model before you use it")
         if base in ROTARY:
             notes.append(
-                "this model rotates queries and keys before the attention takes their ReLU: that is not the paper's model"
+                "this model rotates queries and keys before the attention takes their ReLU: that is not the paper's "
+                "model"
             )
     return model, notes
 

@@ -67,8 +67,8 @@ class GatedWindow(SinkWindow):
         o_far     = sum_j (phi.psi_j) v_j / sum_j phi.psi_j  over the keys before the window that are no sinks
         g         = sigmoid(c log mean_j(phi.psi_j) - d L + e + q.w / sqrt(D)), 0 without far keys
 
-    Rotary positions stay out of the far part because the maps would meet angles beyond those that they were taught at; the
-    mean, not the sum, because the number of far keys grows as well.
+    Rotary positions stay out of the far part because the maps would meet angles beyond those that they were taught at;
+    the mean, not the sum, because the number of far keys grows as well.
     """
 
     def __init__(

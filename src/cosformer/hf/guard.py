@@ -1,7 +1,7 @@
 """Checks of stock transformers models before ``attn_implementation="cosformer"`` runs in them.
 
-transformers accepts any registered name for any model, even if the model's attention ignores it. The guard raises an error for
-such models, and detects packed sequences before the model's own code drops the arguments that describe them.
+transformers accepts any registered name for any model, even if the model's attention ignores it. The guard raises an
+error for such models, and detects packed sequences before the model's own code drops the arguments that describe them.
 """
 
 import functools
@@ -14,7 +14,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from cosformer.hf.attention import NAME
 from cosformer.models.packing import ARGUMENTS, find_bounds
 
-WORKING = "it works in BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, ModernBERT, ViT, CLIP, Wav2Vec2, GPT-2, OPT, Llama, Qwen2, Qwen3"
+WORKING = (
+    "it works in BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, ModernBERT, ViT, CLIP, Wav2Vec2, GPT-2, "
+    "OPT, Llama, Qwen2, Qwen3"
+)
 WORKING += ", Mistral (without window), Gemma, Phi-3, GPT-NeoX, BART, Whisper"
 # transformers' own test of the source says yes to these: they have no attention at all
 _WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"}
@@ -47,8 +50,8 @@ def _check_model(model: PreTrainedModel) -> None:
     stock = next(c for c in type(model).__mro__ if c.__module__.startswith("transformers."))
     if not stock._can_set_attn_implementation():
         raise ValueError(
-            f"attn_implementation='cosformer': the attention of {type(model).__name__} does not go through transformers'"
-            f" attention interface, so it cannot be replaced; {WORKING}"
+            f"attn_implementation='cosformer': the attention of {type(model).__name__} does not go through "
+            f"transformers' attention interface, so it cannot be replaced; {WORKING}"
         )
     if not any(hook is _find_packing for hook in model._forward_pre_hooks.values()):
         model.register_forward_pre_hook(_find_packing, with_kwargs=True)
@@ -81,7 +84,8 @@ def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise ValueError("packed sequences cannot be cached; call with use_cache=False")
     if "position_ids" in names and positions is None:
         raise ValueError(
-            "packed sequences need position_ids that restart at 0 in each sequence, as DataCollatorWithFlattening makes them"
+            "packed sequences need position_ids that restart at 0 in each sequence, as DataCollatorWithFlattening "
+            "makes them"
         )
     given |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     given.pop("seq_idx", None)

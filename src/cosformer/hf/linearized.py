@@ -1,7 +1,8 @@
-"""Stock models whose attention layers run different mechanisms: learned linear ones, or softmax in the layers that kept it.
+"""Stock models whose attention layers run different mechanisms: learned linear ones, or softmax in the layers that kept
+it.
 
-``attn_implementation="cosformer_learned"`` calls this module. The config's ``learned`` lists the layers and the mechanism of
-each; the mechanisms are submodules of the stock attention modules, so they are saved and loaded with them.
+``attn_implementation="cosformer_learned"`` calls this module. The config's ``learned`` lists the layers and the
+mechanism of each; the mechanisms are submodules of the stock attention modules, so they are saved and loaded with them.
 """
 
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ MECHANISM = "mechanism"  # the submodule of a stock attention module
 class LearnedAttention:
     """What a linearized model runs, as its config keeps it.
 
-    With a window its linear layers are a :class:`GatedWindow`, or a :class:`SinkWindow` if ``features`` is 0; without one
-    they are a :class:`LearnedMap`.
+    With a window its linear layers are a :class:`GatedWindow`, or a :class:`SinkWindow` if ``features`` is 0; without
+    one they are a :class:`LearnedMap`.
     """
 
     attention: str | None  # of the zoo, applied to the learned features; None with a window
@@ -69,8 +70,8 @@ class LearnedAttention:
 def learned_attention(config: Any) -> LearnedAttention:
     if config.learned.get("window") and "sinks" not in config.learned:
         raise ValueError(
-            "this model was linearized by an earlier version, whose window had no sinks and no gate; it fails on long texts and"
-            " is no longer supported: run `cosformer linearize` again"
+            "this model was linearized by an earlier version, whose window had no sinks and no gate; it fails on long "
+            "texts and is no longer supported: run `cosformer linearize` again"
         )
     return LearnedAttention(**config.learned)
 
@@ -92,8 +93,8 @@ def rotary_embedding(model: PreTrainedModel) -> Any:
     kind = getattr(rotary, "rope_type", "default")
     if "dynamic" in kind or kind == "longrope":
         raise ValueError(
-            f"rotary positions of type {kind!r} change with the length of the input, so that stored keys cannot be rotated"
-            " back; linearize a model with another rope_type"
+            f"rotary positions of type {kind!r} change with the length of the input, so that stored keys cannot be "
+            "rotated back; linearize a model with another rope_type"
         )
     return rotary
 
@@ -139,8 +140,8 @@ def learned_forward(
     mechanism: Any = getattr(module, MECHANISM, None)
     if mechanism is None:
         raise ValueError(
-            f"attn_implementation={LEARNED!r} runs models that `cosformer linearize` wrote; this {type(module).__name__}"
-            " has no mechanism"
+            f"attn_implementation={LEARNED!r} runs models that `cosformer linearize` wrote; this "
+            f"{type(module).__name__} has no mechanism"
         )
     refuse_arguments(kwargs)
     usual = query.shape[-1] ** -0.5

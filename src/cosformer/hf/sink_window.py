@@ -71,8 +71,9 @@ class Near(NamedTuple):
 class SinkWindow(nn.Module):
     """Causal softmax over the first ``sinks`` unmasked keys and the last ``window`` keys, the query's own included.
 
-    ``context`` is the longest distance that the model was trained on: a query further from the first sink sees the sinks
-    just before its window instead, as in StreamingLLM. ``rotary`` is the model's rotary embedding; None without one.
+    ``context`` is the longest distance that the model was trained on: a query further from the first sink sees the
+    sinks just before its window instead, as in StreamingLLM. ``rotary`` is the model's rotary embedding; None without
+    one.
     """
 
     def __init__(self, *, window: int, sinks: int, context: int) -> None:
@@ -202,9 +203,9 @@ def attend_near(
 ) -> tuple[Tensor, Tensor]:
     """Softmax output ``[B,H,n,E]`` and logsumexp ``[B,H,n]``; a query without keys gives zero.
 
-    Query i of ``q [B,H,n,D]`` sees keys i + 1 to i + window of ``k``, ``v [B,Hk,window+n,.]`` where ``mask [B,window+n]``
-    is true, and, by ``to_sinks [B,H,n,D]``, as many sinks as ``unmasked [B,n]`` says. Processed in blocks of ``window``
-    queries, each of which sees two windows of keys.
+    Query i of ``q [B,H,n,D]`` sees keys i + 1 to i + window of ``k``, ``v [B,Hk,window+n,.]`` where ``mask
+    [B,window+n]`` is true, and, by ``to_sinks [B,H,n,D]``, as many sinks as ``unmasked [B,n]`` says. Processed in
+    blocks of ``window`` queries, each of which sees two windows of keys.
     """
     (rows, heads, n, dim), groups, sinks = q.shape, k.shape[1], sink_k.shape[2]
     block = min(n, window)

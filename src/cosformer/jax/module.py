@@ -16,10 +16,11 @@ _NAMES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_pro
 class CosformerAttention(nn.Module):
     """cosFormer attention between projections: ``[B,N,C] -> [B,N,C]``.
 
-    The parameters (``query``, ``key``, ``value``, ``out``) have the names and shapes of ``MultiHeadDotProductAttention``'s, so
-    its checkpoints load. ``max_len`` is the paper's M; None takes the longer length of each call and goes with neither
-    masks nor decoding. ``decay``: the operator's rates, ``[num_heads, channels of a head]``; they are fixed, so no parameters.
-    There is no attention dropout: a linear form has no matrix to drop from.
+    The parameters (``query``, ``key``, ``value``, ``out``) have the names and shapes of
+    ``MultiHeadDotProductAttention``'s, so its checkpoints load. ``max_len`` is the paper's M; None takes the longer
+    length of each call and goes with neither masks nor decoding. ``decay``: the operator's rates, ``[num_heads,
+    channels of a head]``; they are fixed, so no parameters. There is no attention dropout: a linear form has no matrix
+    to drop from.
     """
 
     num_heads: int
@@ -46,11 +47,11 @@ class CosformerAttention(nn.Module):
         mask: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
     ) -> jax.Array:
-        """``mask``: bool ``[B,S]`` or ``[B,1,1,S]``, True = may be attended. Masks of single pairs have no linear form: for the
-        causal one set ``causal``, for packed sequences pass ``segment_ids [B,N]``.
+        """``mask``: bool ``[B,S]`` or ``[B,1,1,S]``, True = may be attended. Masks of single pairs have no linear form:
+        for the causal one set ``causal``, for packed sequences pass ``segment_ids [B,N]``.
 
-        With ``decode`` (and ``causal``) the tokens given are the next ones; what came before lies in the collection ``cache``,
-        which ``init`` makes and ``apply(..., mutable=["cache"])`` returns.
+        With ``decode`` (and ``causal``) the tokens given are the next ones; what came before lies in the collection
+        ``cache``, which ``init`` makes and ``apply(..., mutable=["cache"])`` returns.
         """
         inputs_k = inputs_q if inputs_k is None else inputs_k
         inputs_v = inputs_k if inputs_v is None else inputs_v
@@ -125,7 +126,7 @@ def _key_mask(mask: jax.Array, batch: int, keys: int) -> jax.Array:
         mask = mask[:, 0, 0]
     if mask.shape != (batch, keys):
         raise ValueError(
-            f"mask has shape {mask.shape}; expected [batch, keys] or [batch, 1, 1, keys] = [{batch}, 1, 1, {keys}]: a linear"
-            " form has no matrix to mask pair by pair; set causal, or pass segment_ids"
+            f"mask has shape {mask.shape}; expected [batch, keys] or [batch, 1, 1, keys] = [{batch}, 1, 1, {keys}]: a "
+            "linear form has no matrix to mask pair by pair; set causal, or pass segment_ids"
         )
     return mask.astype(bool)

@@ -46,22 +46,25 @@ def cosformer_attention(
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,E]``, H a multiple of Hk -> ``out [B,H,N,E]``, or ``(out, state)``.
     Pure, and linear in N and S in time and memory, forward and backward; sums in float32 (float64 for float64 input).
 
-    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N positions.
-    max_len: the paper's M, fixed for a model. None takes ``max(N + q_offset, S)`` of this call, and is refused where results
+    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N
+    positions. max_len: the paper's M, fixed for a model. None takes ``max(N + q_offset, S)`` of this call, and is
+    refused where results
         would then depend on batch mates or on the split of a sequence.
     q_offset: position of the first query; without ``causal`` it may be a traced integer.
     align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S.
-    decay: fixed rates ``[Hk,D]`` from 0 to 4 per token: channel c of a pair is weighted by ``exp(-decay_c |i-j|)`` as well. Without
-        ``causal`` the first half of the channels sees the tokens up to the query's own, the other half those from there on;
-        self-attention only, without ``state``. No gradient flows into the rates. With large rates a row's sum may fall below
-        ``eps``, and its output then fades to zero.
+    decay: fixed rates ``[Hk,D]`` from 0 to 4 per token: channel c of a pair is weighted by ``exp(-decay_c |i-j|)`` as
+    well. Without
+        ``causal`` the first half of the channels sees the tokens up to the query's own, the other half those from there
+        on; self-attention only, without ``state``. No gradient flows into the rates. With large rates a row's sum may
+        fall below ``eps``, and its output then fades to zero.
     key_mask: bool ``[B,S]``, True = may be attended; a masked key and its value leave no trace, finite or not.
-    segment_ids: int ``[B,N]``: packed sequences, self-attention. A run of equal ids is a sequence; positions restart in each.
-    state: what ``return_state`` gave for the tokens before; causal queries follow its tokens, others stay at ``q_offset``.
-    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros.
+    segment_ids: int ``[B,N]``: packed sequences, self-attention. A run of equal ids is a sequence; positions restart in
+    each. state: what ``return_state`` gave for the tokens before; causal queries follow its tokens, others stay at
+    ``q_offset``. eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros.
 
-    Positions past max_len raise. Where they are not known while tracing (a state, a traced q_offset or segment_ids under ``jit``),
-    the rows that lie past it come out as NaN. Rates that are traced, and a traced state's, are not looked at.
+    Positions past max_len raise. Where they are not known while tracing (a state, a traced q_offset or segment_ids
+    under ``jit``), the rows that lie past it come out as NaN. Rates that are traced, and a traced state's, are not
+    looked at.
     """
     _check_arrays(q, k, v, key_mask)
     n, s = q.shape[2], k.shape[2]
@@ -166,8 +169,8 @@ def _segments(
     decay: jax.Array | None,
     chunk: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Numerators, denominators, and which rows lie past ``length``. Without ``causal``: the keys up to a token, plus, read
-    from the other end, those after it."""
+    """Numerators, denominators, and which rows lie past ``length``. Without ``causal``: the keys up to a token, plus,
+    read from the other end, those after it."""
     runs, place = runs_of(segment_ids)
     settings = {"length": length, "decay": decay, "chunk": chunk}
     num, den, *_ = causal_sums(q, k, v, kv, z, angles(place, length, q.dtype), runs=runs, **settings)
@@ -191,8 +194,8 @@ def _both_directions(
     decay: jax.Array,
     chunk: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """As :func:`_segments`, of sums that decay: the first half of the channels over the keys up to a token, the other half,
-    read from the other end, over those from it on."""
+    """As :func:`_segments`, of sums that decay: the first half of the channels over the keys up to a token, the other
+    half, read from the other end, over those from it on."""
     batch, n, half = k.shape[0], k.shape[2], k.shape[3] // 2
     ids = jnp.zeros((batch, n), int) if segment_ids is None else segment_ids
     kv, z = kv[:, :, : 2 * half], z[:, :, : 2 * half]  # zeros: one half of the channels has half of the features
@@ -259,7 +262,8 @@ def _check_decay(decay: Any, k: jax.Array, dtype: Any) -> tuple[Any, float | Non
     if wrong := np.argwhere(~((rates >= 0) & (rates <= LARGEST_RATE))).tolist():
         head, channel = wrong[0]
         raise ValueError(
-            f"decay of head {head}, channel {channel} is {rates[head, channel]}; rates are from 0 to {LARGEST_RATE:g} per token"
+            f"decay of head {head}, channel {channel} is {rates[head, channel]}; rates are from 0 to {LARGEST_RATE:g} "
+            "per token"
         )
     return rates.astype(dtype), float(rates.max(initial=0.0))
 
@@ -276,8 +280,8 @@ def _check_both_directions(
     )
     if channels % 2:
         raise ValueError(
-            f"decay without causal looks left with half of the channels and right with the others, and D={channels} is odd;"
-            " use an even number"
+            f"decay without causal looks left with half of the channels and right with the others, and D={channels} is "
+            "odd; use an even number"
         )
 
 
@@ -306,14 +310,15 @@ def _check_positions(n: int, s: int, causal: bool, q_offset: Any, max_len: int, 
         )
     elif causal and q_offset != s - n:
         raise ValueError(
-            f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last N"
-            f" positions; pass q_offset=S-N={s - n}, or arrays of equal length"
+            f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last "
+            f"N positions; pass q_offset=S-N={s - n}, or arrays of equal length"
         )
     seen = 0 if state is None else int(state.position) if _known(state.position) else 0
     ends = [seen + s] if causal or not _known(q_offset) else [int(q_offset) + n, seen + s]
     if max(ends) > max_len:
         raise ValueError(
-            f"sequence of {max(ends)} tokens exceeds max_len={max_len}, past which weights turn negative; use a larger max_len"
+            f"sequence of {max(ends)} tokens exceeds max_len={max_len}, past which weights turn negative; use a larger "
+            "max_len"
         )
 
 
@@ -370,7 +375,8 @@ def _check_state(state: LinearState, k: jax.Array, v: jax.Array, dtype: Any, max
         )
     if not _same_rates(state.decay, decay, k):
         raise ValueError(
-            "the state decays at other rates than this call; pass the decay that the state was made with, or a new state"
+            "the state decays at other rates than this call; pass the decay that the state was made with, or a new "
+            "state"
         )
 
 

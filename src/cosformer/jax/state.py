@@ -17,8 +17,8 @@ class LinearState:
     """Sums over every key seen so far, at absolute angles.
 
     ``kv [B,Hk,2D,E]`` and ``z [B,Hk,2D]``: float32, or float64 for float64 input; cosine half, then sine half.
-    ``position``: tokens seen, an integer scalar array. ``max_len``: the length that the angles were made for, fixed while tracing.
-    ``decay [Hk,D]``: the rates at which the sums decay, up to the last token seen; None: they do not.
+    ``position``: tokens seen, an integer scalar array. ``max_len``: the length that the angles were made for, fixed
+    while tracing. ``decay [Hk,D]``: the rates at which the sums decay, up to the last token seen; None: they do not.
     """
 
     kv: jax.Array

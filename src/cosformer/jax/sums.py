@@ -1,7 +1,7 @@
 """The linear sums behind the operator: numerators, denominators and states, in float32 or better.
 
-Heads are grouped: ``q [B,K,G,N,D]``, ``k [B,K,S,D]``, ``v [B,K,S,E]``, K key heads with G query heads each; q and k have been
-through the ReLU. Angles are ``(cos, sin)``, each ``[1 or B, N]``.
+Heads are grouped: ``q [B,K,G,N,D]``, ``k [B,K,S,D]``, ``v [B,K,S,E]``, K key heads with G query heads each; q and k
+have been through the ReLU. Angles are ``(cos, sin)``, each ``[1 or B, N]``.
 """
 
 import math
@@ -23,8 +23,8 @@ Angles = tuple[jax.Array, jax.Array]
 def angles(position: jax.Array, length: int, dtype: Any) -> Angles:
     """cos and sin of ``(pi/2) * position / length``, 0 <= position <= length, to the last digits of ``dtype``.
 
-    Past the middle they are taken from the distance to the end, an exact integer: float32 has no digits left for a cosine
-    near pi/2, and far keys hang on just that cosine.
+    Past the middle they are taken from the distance to the end, an exact integer: float32 has no digits left for a
+    cosine near pi/2, and far keys hang on just that cosine.
     """
     unit = math.pi / 2 / length
     near, far = position.astype(dtype) * unit, (length - position).astype(dtype) * unit
@@ -66,8 +66,9 @@ def add_keys(
     fk = features(decayed(k, decay, jnp.maximum(tokens - 1 - jnp.arange(k.shape[2]), 0)), at)
     new_kv, new_z = _einsum("bkjf,bkje->bkfe", fk, v), fk.sum(-2)
     if decay is not None:
-        # not a product with exp, whose rounding for a slow rate would add up over chunks and steps; what is lost and what is new
-        # come together first, so that the one rounding of their sum with the state differs from step to step
+        # not a product with exp, whose rounding for a slow rate would add up over chunks and steps; what is lost and
+        # what is new come together first, so that the one rounding of their sum with the state differs from step to
+        # step
         lost = jnp.tile(jnp.expm1(-decay * tokens), 2)
         new_kv, new_z = new_kv + lost[..., None] * kv, new_z + lost * z
     return kv + new_kv, z + new_z
@@ -92,13 +93,14 @@ def causal_sums(
     decay: jax.Array | None = None,
     chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """``(num, den, kv, z)`` of N = S tokens behind a state, query i seeing keys up to its own (``own=False``: before it).
+    """``(num, den, kv, z)`` of N = S tokens behind a state, query i seeing keys up to its own (``own=False``: before
+    it).
 
     ``runs [B,N]``, rising from 1: a token sees only those of its own run, and the state's run is 0 (nobody's).
     A scan over chunks; its body is computed again in the backward pass, so that memory stays linear in N.
 
-    ``decay [K,D]``: rates; a pair's factor is then split into one of the query and one of the key, measured from the middle of
-    a chunk, and the pairs beyond the diagonal are selected away, where the product may overflow.
+    ``decay [K,D]``: rates; a pair's factor is then split into one of the query and one of the key, measured from the
+    middle of a chunk, and the pairs beyond the diagonal are selected away, where the product may overflow.
     """
     n, chunk = q.shape[-2], max(min(chunk, q.shape[-2]), 1)
     count = -(-n // chunk)

@@ -158,7 +158,8 @@ def equal_window(model: Any) -> int | None:
 
 
 def controls(name: str, student: Any, original: Any) -> Iterator[tuple[str, Any]]:
-    """What a linearized decoder has to beat: window and sinks on the original's weights, and on its own, without far part.
+    """What a linearized decoder has to beat: window and sinks on the original's weights, and on its own, without far
+    part.
 
     A control's model is what it says only until the next one is asked for.
     """

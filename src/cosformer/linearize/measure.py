@@ -68,8 +68,8 @@ def card(record: dict[str, Any], plan: LearnedAttention) -> str:
     else:
         what = f"`{plan.attention}` on {plan.features} learned features a head"
     done = [
-        f"Linearized with cosformer {__version__} (`cosformer linearize`): {linear} of {len(plan.layers)} attention layers run"
-        f" {what}; full softmax stays in {', '.join(kept) or 'none'}.",
+        f"Linearized with cosformer {__version__} (`cosformer linearize`): {linear} of {len(plan.layers)} attention "
+        f"layers run {what}; full softmax stays in {', '.join(kept) or 'none'}.",
         f"Longest sequence of the original: {plan.max_len} tokens.",
         f"Transfer: {tokens['transfer']:,} tokens in rows of {settings['length']}, each layer's maps taught its softmax"
         " attention's output.",

@@ -32,7 +32,8 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, str, str]]] = {"pass-key":
 
 @torch.no_grad()
 def retrieval(model: Any, tokenizer: Any, ids: Tensor, lengths: Sequence[int], samples: int) -> dict[str, int]:
-    """``"pass-key at 10 % of 1024"`` -> in how many of ``samples`` prompts of that many tokens the answer is exactly right.
+    """``"pass-key at 10 % of 1024"`` -> in how many of ``samples`` prompts of that many tokens the answer is exactly
+    right.
 
     ``ids [N]`` is the text around; every model gets the same prompts.
     """

@@ -45,7 +45,8 @@ def linearize(
     maps: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Write the model in ``source`` with linear attention to ``out``, distilled from itself on ``text``; returns the measurements.
+    """Write the model in ``source`` with linear attention to ``out``, distilled from itself on ``text``; returns the
+    measurements.
 
     ``maps``: a linearized model that provides the initial maps. If the process is killed, the same call resumes.
     Under torchrun every process handles its share of each batch, and the first one writes.

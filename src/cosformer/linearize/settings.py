@@ -76,8 +76,8 @@ class Settings:
             raise ValueError(f"window={window}: a window looks back and needs a decoder; leave it out for an encoder")
         if window and self.attention is not None:
             raise ValueError(
-                f"attention={self.attention!r}: the far part of a window has softmax features of its own; leave attention out,"
-                " or add --window 0"
+                f"attention={self.attention!r}: the far part of a window has softmax features of its own; leave "
+                "attention out, or add --window 0"
             )
         if not window and (self.sinks or self.features == 0):
             name = "sinks" if self.sinks else "features"

@@ -68,7 +68,7 @@ def rows_of(text: str, tokenizer: Any, *, causal: bool, length: int, held_out: i
         ids, mask = padded["input_ids"], padded["attention_mask"]
     if len(ids) <= held_out:
         raise ValueError(
-            f"the text makes {len(ids)} rows of {length} tokens, and {held_out} are held out; give more text, or rows that are"
-            " shorter"
+            f"the text makes {len(ids)} rows of {length} tokens, and {held_out} are held out; give more text, or rows "
+            "that are shorter"
         )
     return Rows(ids, mask, held_out, seed)

@@ -1,6 +1,8 @@
-"""Transfer: train each layer's learned maps to reproduce the output of softmax attention, all layers in one pass of the model.
+"""Transfer: train each layer's learned maps to reproduce the output of softmax attention, all layers in one pass of the
+model.
 
-The teacher is the model itself, so teacher and student get the same inputs in each layer, and no gradient flows through the model.
+The teacher is the model itself, so teacher and student get the same inputs in each layer, and no gradient flows through
+the model.
 """
 
 import math

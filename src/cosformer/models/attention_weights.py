@@ -22,8 +22,8 @@ def model_weights(model: PreTrainedModel, input_ids: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def attention_weights(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> list[Tensor]:
-    """``input_ids [B,N]`` -> for each layer the weights ``[B,H,N,N]`` (one position more where the model puts a vector of
-    its own first). The model runs in eval mode; its outputs are not changed by the watching."""
+    """``input_ids [B,N]`` -> for each layer the weights ``[B,H,N,N]`` (one position more where the model puts a vector
+    of its own first). The model runs in eval mode; its outputs are not changed by the watching."""
     found: list[Tensor] = []
 
     def watch(module: MultiHead, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

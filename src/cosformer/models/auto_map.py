@@ -10,7 +10,8 @@ FILE = "modeling_cosformer"
 def write_auto_map(
     config: Any, directory: str | os.PathLike, module: str, config_class: str, models: dict[str, str]
 ) -> None:
-    """Put ``auto_map`` into ``config`` and the file it names into ``directory``; ``models``: Auto class -> class of ``module``.
+    """Put ``auto_map`` into ``config`` and the file it names into ``directory``; ``models``: Auto class -> class of
+    ``module``.
 
     transformers reads the file's imports before it runs it, and names the package where it is not installed.
     """

@@ -49,7 +49,8 @@ def write_card(directory: Path, model_class: str, config: Any, parameters: int) 
         "attention options": f"`{config.attention_options}`" if config.attention_options else "defaults",
         "direction": kind,
         "layers / width / heads / feed-forward": (
-            f"{config.num_hidden_layers} / {config.hidden_size} / {config.num_attention_heads} / {config.intermediate_size}"
+            f"{config.num_hidden_layers} / {config.hidden_size} / {config.num_attention_heads} / "
+            f"{config.intermediate_size}"
         ),
         "longest sequence": config.max_position_embeddings,
         "vocabulary": config.vocab_size,

@@ -20,8 +20,8 @@ from cosformer.models.transformer import CosformerModel
 class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, GenerationMixin):
     """The transformer with a softmax over the vocabulary: plain and tied to the embeddings, or adaptive.
 
-    With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss needs
-    only the bands that the targets are in. With ``reduction="none"`` they are left out too.
+    With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss
+    needs only the bands that the targets are in. With ``reduction="none"`` they are left out too.
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.tokens.weight"}  # noqa: RUF012
@@ -55,10 +55,10 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts. The keyword ``shift_labels [B,N]``,
-        if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of each position,
-        ``[B,N]``, 0 where none counts. With ``sequence_group`` the loss is this rank's share: those of all ranks add up to the
-        mean over all tokens.
+        """``labels [B,N]`` are the ids themselves (shifted here), -100 where none counts. The keyword ``shift_labels
+        [B,N]``, if given, goes before them: the ids that follow each position. ``reduction="none"`` gives the loss of
+        each position, ``[B,N]``, 0 where none counts. With ``sequence_group`` the loss is this rank's share: those of
+        all ranks add up to the mean over all tokens.
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")

@@ -67,7 +67,8 @@ class PooledModel(CosformerPreTrainedModel):
         super().__init__(config)
         if config.is_decoder and config.pooling == "first":
             raise ValueError(
-                "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or is_decoder=False"
+                "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or "
+                "is_decoder=False"
             )
         self.model = CosformerModel(config)
         self.classifier = Classifier(config, vectors * config.hidden_size, outputs)
@@ -84,8 +85,9 @@ class PooledModel(CosformerPreTrainedModel):
         return scores if (scale, mean) == (1, 0) else scores * scale + mean
 
     def loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Any:
-        """Of scores before :meth:`in_units`, with class numbers ``[B]``, several true classes ``[B,num_labels]`` or numbers for labels,
-        as ``config.problem_type`` says; without it one label is a number, and labels that are no integers are several classes."""
+        """Of scores before :meth:`in_units`, with class numbers ``[B]``, several true classes ``[B,num_labels]`` or
+        numbers for labels, as ``config.problem_type`` says; without it one label is a number, and labels that are no
+        integers are several classes."""
         kind, divisor = self.config.problem_type, kwargs.get("num_items_in_batch")
         if kind is None:
             many = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
@@ -122,8 +124,9 @@ class CosformerForSequenceClassification(PooledModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """One of ``input_ids [B,N]``, ``inputs_embeds [B,N,C]`` or, with ``num_input_channels`` in the config, ``input_values
-        [B,N,channels]``. ``labels``: class numbers ``[B]``, or numbers to regress to, or ``[B,num_labels]`` of several true classes."""
+        """One of ``input_ids [B,N]``, ``inputs_embeds [B,N,C]`` or, with ``num_input_channels`` in the config,
+        ``input_values [B,N,channels]``. ``labels``: class numbers ``[B]``, or numbers to regress to, or
+        ``[B,num_labels]`` of several true classes."""
         sharding.refuse(self, kwargs)
         inputs = (input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds)
         body = self.model(*inputs, input_values=input_values, use_cache=False, **kwargs)
@@ -211,8 +214,8 @@ class CosformerForImageClassification(PooledModel):
     def __init__(self, config: CosformerConfig) -> None:
         if config.image_size is None or config.image_size % config.patch_size:
             raise ValueError(
-                f"image_size={config.image_size} and patch_size={config.patch_size}: give an image_size that is a multiple of"
-                " patch_size"
+                f"image_size={config.image_size} and patch_size={config.patch_size}: give an image_size that is a "
+                "multiple of patch_size"
             )
         patches = (config.image_size // config.patch_size) ** 2 + config.cls_token
         if patches > config.max_position_embeddings:

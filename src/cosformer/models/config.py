@@ -230,8 +230,8 @@ class CosformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers. Fields of earlier versions are renamed; fields that this version does not know are dropped with a
-        warning."""
+        """As in transformers. Fields of earlier versions are renamed; fields that this version does not know are
+        dropped with a warning."""
         config_dict = with_current_names("config", config_dict)
         fields = {field.name for field in dataclasses.fields(cls)} | cls.attribute_map.keys()  # pyright: ignore
         unknown = _unknown({key for key in config_dict if key not in fields})
@@ -274,7 +274,8 @@ class CosformerConfig(PreTrainedConfig):
         self.layer_options  # noqa: B018  (raises on a wrong number of dicts)
         if self.num_key_value_heads and self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"num_key_value_heads={self.num_key_value_heads} does not divide num_attention_heads={self.num_attention_heads}"
+                f"num_key_value_heads={self.num_key_value_heads} does not divide "
+                f"num_attention_heads={self.num_attention_heads}"
             )
         if self.is_encoder_decoder and (self.is_decoder or self.cls_token or self.adaptive_cutoffs is not None):
             raise ValueError("is_encoder_decoder=True goes with neither is_decoder, cls_token nor adaptive_cutoffs")
@@ -293,7 +294,8 @@ class CosformerConfig(PreTrainedConfig):
         channels = self.num_input_channels
         if channels is not None and (channels < 1 or self.image_size is not None or self.adaptive_cutoffs is not None):
             raise ValueError(
-                f"num_input_channels={channels}; it must be at least 1, and goes with neither image_size nor adaptive_cutoffs"
+                f"num_input_channels={channels}; it must be at least 1, and goes with neither image_size nor "
+                "adaptive_cutoffs"
             )
         for name in ("channel_mean", "channel_scale"):
             values = getattr(self, name)

@@ -93,7 +93,8 @@ class Readings(nn.Module):
         """``values [..., channels]`` minus the mean of their channel, over its scale."""
         if values.shape[-1] != self.channels:
             raise ValueError(
-                f"input_values have shape {tuple(values.shape)}; expected [batch, steps, {self.channels}], a number for each channel"
+                f"input_values have shape {tuple(values.shape)}; expected [batch, steps, {self.channels}], a number "
+                "for each channel"
             )
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         return (values - values.new_tensor(self.mean)) / values.new_tensor(self.scale)
@@ -125,10 +126,11 @@ def build_rotation(config: CosformerConfig) -> nn.Module | None:
 def positions_from_mask(
     attention_mask: Tensor | None, seen: int, length: int, device: torch.device, before: Tensor | None = None
 ) -> Tensor:
-    """Positions of the last ``length`` tokens, ``[B or 1, length]``: unmasked tokens are counted, so padding takes none.
+    """Positions of the last ``length`` tokens, ``[B or 1, length]``: unmasked tokens are counted, so padding takes
+    none.
 
-    ``attention_mask [B, seen + length]`` covers the tokens seen before; None: nothing is masked. Where it covers the last tokens
-    alone, ``before [B]`` says how many to count in front of them.
+    ``attention_mask [B, seen + length]`` covers the tokens seen before; None: nothing is masked. Where it covers the
+    last tokens alone, ``before [B]`` says how many to count in front of them.
     """
     if attention_mask is None:
         return torch.arange(seen, seen + length, device=device).unsqueeze(0)

@@ -94,8 +94,8 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneratio
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """``input_ids [B,S]``, ``decoder_input_ids [B,N]``; ``labels [B,N]`` are what the decoder should write, -100 where
-        nothing counts. Without ``decoder_input_ids`` they are made from the labels.
+        """``input_ids [B,S]``, ``decoder_input_ids [B,N]``; ``labels [B,N]`` are what the decoder should write, -100
+        where nothing counts. Without ``decoder_input_ids`` they are made from the labels.
         """
         told = {name: kwargs.pop(name) for name in ("num_items_in_batch",) if name in kwargs}
         if encoder_outputs is None:

@@ -19,8 +19,8 @@ from cosformer.models.transformer import CosformerModel
 class CosformerForForecasting(CosformerPreTrainedModel):
     """The transformer over a series of readings, and a linear map to the change from each step to the next.
 
-    The map starts at zero, so an untrained model forecasts the last value. ``logits [B,N,channels]`` are the forecasts of the
-    step after each position, in the units of the input.
+    The map starts at zero, so an untrained model forecasts the last value. ``logits [B,N,channels]`` are the forecasts
+    of the step after each position, in the units of the input.
     """
 
     main_input_name = "input_values"
@@ -54,8 +54,8 @@ class CosformerForForecasting(CosformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``labels [B,N,channels]`` are the readings themselves (shifted here); NaN where none counts. The loss is the smooth L1
-        distance in units of ``channel_scale``."""
+        """``labels [B,N,channels]`` are the readings themselves (shifted here); NaN where none counts. The loss is the
+        smooth L1 distance in units of ``channel_scale``."""
         sharding.refuse(self, kwargs)
         body = self.model(
             input_values=input_values,
@@ -86,8 +86,8 @@ class CosformerForForecasting(CosformerPreTrainedModel):
     def forecast(self, input_values: Tensor, steps: int, attention_mask: Tensor | None = None) -> Tensor:
         """The next ``steps`` readings, ``[B,steps,channels]``, each from those before it and the forecasts so far.
 
-        Only the state and the last reading are kept, so a step costs the same after any number of steps. Shorter series are padded
-        on the left, with ``attention_mask [B,N]`` 0 there.
+        Only the state and the last reading are kept, so a step costs the same after any number of steps. Shorter series
+        are padded on the left, with ``attention_mask [B,N]`` 0 there.
         """
         if steps < 1:
             raise ValueError(f"steps={steps}; it must be at least 1")

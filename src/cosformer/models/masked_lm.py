@@ -62,9 +62,9 @@ class CosformerForMaskedLM(CosformerPreTrainedModel):
         reduction: str = "mean",
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """``labels [B,N]``: the true ids at the masked places, -100 elsewhere. ``reduction="none"`` gives the loss of each
-        place, ``[B,N]``, 0 where none counts, and no logits. With ``sequence_group`` the loss is this rank's share: those of
-        all ranks add up to the mean over all masked places.
+        """``labels [B,N]``: the true ids at the masked places, -100 elsewhere. ``reduction="none"`` gives the loss of
+        each place, ``[B,N]``, 0 where none counts, and no logits. With ``sequence_group`` the loss is this rank's
+        share: those of all ranks add up to the mean over all masked places.
         """
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r}; known: mean, none")

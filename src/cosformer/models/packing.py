@@ -50,7 +50,8 @@ def positions_of(bounds: Tensor) -> Tensor:
 
 
 def without_crossings(targets: Tensor, bounds: Tensor, first: int = 0) -> Tensor:
-    """Next-token targets ``[1,T]`` with none at the end of a sequence: the next one's first token does not follow from it.
+    """Next-token targets ``[1,T]`` with none at the end of a sequence: the next one's first token does not follow from
+    it.
 
     ``first``: the place of the first target where the bounds are those of a longer row.
     """
@@ -66,8 +67,9 @@ def _bounds_of_positions(position_ids: Tensor) -> Tensor | None:
     starts = position_ids[..., 1:][falls]
     if bool((starts != position_ids[0, 0]).any()):
         raise ValueError(
-            f"position_ids fall to {int(starts[starts != position_ids[0, 0]][0])} and begin with {int(position_ids[0, 0])}:"
-            " neither one sequence nor packed ones; give attention_mask for padding, or let them start anew"
+            f"position_ids fall to {int(starts[starts != position_ids[0, 0]][0])} and begin with "
+            f"{int(position_ids[0, 0])}: neither one sequence nor packed ones; give attention_mask for padding, or let "
+            "them start anew"
         )
     return _bounds_of_changes(falls, "position_ids", position_ids.shape[0])
 

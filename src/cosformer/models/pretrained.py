@@ -138,8 +138,8 @@ def _check_same_attention(config: Any, where: str | os.PathLike) -> None:
     had = CosformerConfig.from_dict(saved)
     if had.layer_attentions != config.layer_attentions or had.layer_options != config.layer_options:
         raise ValueError(
-            f"the weights in {where} were trained with attention={had.attention!r} {had.attention_options or ''} and the"
-            f" config asks for {config.attention!r} {config.attention_options or ''}; to swap it on purpose, run"
+            f"the weights in {where} were trained with attention={had.attention!r} {had.attention_options or ''} and "
+            f"the config asks for {config.attention!r} {config.attention_options or ''}; to swap it on purpose, run"
             " `cosformer convert`, or build the model and load the other's state dict into it"
         )
 

@@ -25,7 +25,8 @@ def find_place(group: Any, given: Tensor, attention_mask: Tensor | None) -> Plac
     def make_row() -> tuple[int, int, int]:
         if attention_mask is not None and attention_mask.shape != given.shape[:2]:
             raise ValueError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}; expected that of this rank's shard, {list(given.shape[:2])}"
+                f"attention_mask has shape {tuple(attention_mask.shape)}; expected that of this rank's shard, "
+                f"{list(given.shape[:2])}"
             )
         return given.shape[1], given.shape[0], int(attention_mask is not None)
 
@@ -76,6 +77,6 @@ def refuse(head: Any, arguments: dict[str, Any]) -> None:
     """Raise ValueError if a head that needs the whole sequence is given a shard of it."""
     if arguments.get("sequence_group") is not None:
         raise ValueError(
-            f"{type(head).__name__} needs the whole sequence on every process; sequence_group works with CosformerModel,"
-            " CosformerForCausalLM and CosformerForMaskedLM"
+            f"{type(head).__name__} needs the whole sequence on every process; sequence_group works with "
+            "CosformerModel, CosformerForCausalLM and CosformerForMaskedLM"
         )

@@ -91,15 +91,15 @@ class StateLayer(CacheLayerMixin):
         """Take back the last tokens, as many as the negative number says; 0 ends the record there."""
         if tokens_to_remove > 0:
             raise ValueError(
-                f"crop({tokens_to_remove}): give minus the number of tokens to take back; assisted decoding, which calls this,"
-                " needs transformers 5.15 or later (before, it asked for a length)"
+                f"crop({tokens_to_remove}): give minus the number of tokens to take back; assisted decoding, which "
+                "calls this, needs transformers 5.15 or later (before, it asked for a length)"
             )
         if self.state is None or not (tokens_to_remove or self.record_past):
             return
         if not hasattr(self.state, "cropped"):
             raise ValueError(
-                f"a {type(self.state).__name__} cannot forget tokens it has summed; call activate_past_recording() on the"
-                " cache before the tokens that may have to be taken back"
+                f"a {type(self.state).__name__} cannot forget tokens it has summed; call activate_past_recording() on "
+                "the cache before the tokens that may have to be taken back"
             )
         self.state = self.state.cropped(-tokens_to_remove)
 
@@ -158,7 +158,8 @@ class StateGeneration:
             raise ValueError("assisted decoding needs transformers 5.15 or later")
         if generation_config.cache_implementation is not None:
             raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; leave it out"
+                f"cache_implementation={generation_config.cache_implementation!r}: this model keeps its own states; "
+                "leave it out"
             )
         given = model_kwargs.get("past_key_values")
         if given is not None:

@@ -130,8 +130,8 @@ class CosformerModel(CosformerPreTrainedModel):
         ``attention_mask [B, seen + N]``: 1 for tokens that may be attended.
         ``past_key_values``: the states after the ``seen`` tokens before; they are updated in place.
         ``cu_seq_lens_q``, ``seq_idx``, or ``position_ids`` that restart: sequences packed into one row.
-        ``sequence_group``: a process group whose ranks each hold a shard of the sequence. ``input_ids`` and ``attention_mask`` are
-        those of the shard, ``cu_seq_lens_q`` that of the whole sequence.
+        ``sequence_group``: a process group whose ranks each hold a shard of the sequence. ``input_ids`` and
+        ``attention_mask`` are those of the shard, ``cu_seq_lens_q`` that of the whole sequence.
         """
         self._check_arguments(kwargs)
         inputs_embeds = self._embed_values(pixel_values, input_values, inputs_embeds)
@@ -216,7 +216,8 @@ class CosformerModel(CosformerPreTrainedModel):
         if packed:
             if use_cache or past is not None:
                 raise ValueError(
-                    "packed sequences leave no state to continue from; call with use_cache=False, or pass one sequence at a time"
+                    "packed sequences leave no state to continue from; call with use_cache=False, or pass one sequence "
+                    "at a time"
                 )
             return None
         if not self._use_cache(use_cache, past):
@@ -260,7 +261,8 @@ class CosformerModel(CosformerPreTrainedModel):
         keep = None if mask is None else mask.to(hidden.device) != 0
         if keep is not None and not (torch.compiler.is_compiling() or keep.is_meta) and not bool(keep[:, 0].all()):
             raise ValueError(
-                "the source is padded on the left, which shifts its positions against the decoder's; pad it on the right"
+                "the source is padded on the left, which shifts its positions against the decoder's; pad it on the "
+                "right"
             )
         return hidden, keep
 
@@ -304,8 +306,8 @@ class CosformerModel(CosformerPreTrainedModel):
             return past is not None or default
         if use_cache and not (self.config.is_decoder and self.streaming):
             raise ValueError(
-                f"use_cache=True: attention={self.config.attention!r} with is_decoder={self.config.is_decoder} carries no"
-                " state; call with use_cache=False and the whole sequence"
+                f"use_cache=True: attention={self.config.attention!r} with is_decoder={self.config.is_decoder} carries "
+                "no state; call with use_cache=False and the whole sequence"
             )
         return use_cache and not (self.gradient_checkpointing and self.training)
 
@@ -314,7 +316,7 @@ class CosformerModel(CosformerPreTrainedModel):
         expected = (given.shape[0], seen + given.shape[1])
         if mask.shape != expected:
             raise ValueError(
-                f"attention_mask has shape {tuple(mask.shape)}; expected [batch, tokens seen + new ones] = {list(expected)},"
-                " 1 = may be attended"
+                f"attention_mask has shape {tuple(mask.shape)}; expected [batch, tokens seen + new ones] = "
+                f"{list(expected)}, 1 = may be attended"
             )
         return mask.to(given.device) != 0

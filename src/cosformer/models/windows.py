@@ -1,8 +1,10 @@
-"""A long sequence through a causal language model window by window on one device: memory is that of a window, whatever the length.
+"""A long sequence through a causal language model window by window on one device: memory is that of a window, whatever
+the length.
 
-Each layer's state goes from window to window. With full gradients a first pass without them notes the states at the borders; then the
-windows are worked off from the last to the first, each computed again from its state, and the gradient of a state is handed to the
-window before. That is activation checkpointing with windows for segments: the gradients of the whole for one more forward pass.
+Each layer's state goes from window to window. With full gradients a first pass without them notes the states at the
+borders; then the windows are worked off from the last to the first, each computed again from its state, and the
+gradient of a state is handed to the window before. That is activation checkpointing with windows for segments: the
+gradients of the whole for one more forward pass.
 """
 
 from collections.abc import Iterator
@@ -34,10 +36,11 @@ def backward_in_windows(
 ) -> Tensor:
     """The loss of ``batch`` with its gradients added to the parameters', ``window`` tokens of a row at a time.
 
-    ``model``: a causal language model whose attentions keep sums for a state (cosFormer and the feature maps). ``batch``:
-    ``input_ids [B,N]`` with ``labels`` or ``shift_labels``, and ``attention_mask``. ``truncated``: no gradient goes from a window to
-    those before it, which saves the first pass. ``divisor``: what the summed loss is divided by; None: the labels that count.
-    ``wrapped``: ``model`` inside DistributedDataParallel, whose gradients are added up over processes once, after the last window.
+    ``model``: a causal language model whose attentions keep sums for a state (cosFormer and the feature maps).
+    ``batch``: ``input_ids [B,N]`` with ``labels`` or ``shift_labels``, and ``attention_mask``. ``truncated``: no
+    gradient goes from a window to those before it, which saves the first pass. ``divisor``: what the summed loss is
+    divided by; None: the labels that count. ``wrapped``: ``model`` inside DistributedDataParallel, whose gradients are
+    added up over processes once, after the last window.
     """
     targets = _targets(batch)
     share = (targets != IGNORE).sum() if divisor is None else divisor
@@ -139,8 +142,8 @@ def _states(model: Any, cache: StateCache) -> list[Carried]:
     for state in states:
         if not isinstance(state.state if isinstance(state, ConvolvedState) else state, LinearState):
             raise ValueError(
-                f"attention={model.config.attention!r} keeps every key instead of sums of one size, so windows would not bound its"
-                " memory; use cosformer or another feature map"
+                f"attention={model.config.attention!r} keeps every key instead of sums of one size, so windows would "
+                "not bound its memory; use cosformer or another feature map"
             )
     return states
 

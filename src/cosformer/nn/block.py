@@ -14,7 +14,8 @@ NORM_TYPES: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNo
 class Block(nn.Module):
     """``norm="pre"``: ``x + f(LN(x))``; ``norm="post"``: ``LN(x + f(x))``. ``dropout`` acts on each branch's output.
 
-    ``norm_type``: ``layer`` (LayerNorm) or ``rms`` (RMSNorm). ``cross``: attention to another sequence, between the two.
+    ``norm_type``: ``layer`` (LayerNorm) or ``rms`` (RMSNorm). ``cross``: attention to another sequence, between the
+    two.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ class CosformerAttention(nn.Module):
     """cosFormer attention between projections, called like ``nn.MultiheadAttention``.
 
     Tensors are ``[length, batch, channels]``, with ``batch_first`` ``[batch, length, channels]``, without batch
-    ``[length, channels]``. ``kdim`` and ``vdim`` are the channels of key and value where they differ from ``embed_dim``.
-    ``max_len`` is the paper's M: the longest length, fixed for trained weights. None takes the longer length of each call, as
-    the authors' module does, and goes with neither padding nor :meth:`extend`. There is no attention dropout: a linear form
-    has no matrix to drop from.
+    ``[length, channels]``. ``kdim`` and ``vdim`` are the channels of key and value where they differ from
+    ``embed_dim``. ``max_len`` is the paper's M: the longest length, fixed for trained weights. None takes the longer
+    length of each call, as the authors' module does, and goes with neither padding nor :meth:`extend`. There is no
+    attention dropout: a linear form has no matrix to drop from.
     """
 
     # torch's encoder layer takes its fused softmax path only where there is a packed projection: this keeps ours in use
@@ -70,9 +70,10 @@ class CosformerAttention(nn.Module):
     def set_max_len(self, max_len: int) -> None:
         """Change the length that the quarter turn is spread over; weights stay as they are.
 
-        Two tokens d apart are then weighted by ``cos(pi/2 * d/max_len)`` with the new max_len. A larger one flattens the
-        preference for near tokens and admits longer input: the change is smooth, d/max_len halves when max_len doubles, and a
-        model usually needs some further training at the new length. A smaller one sharpens it and refuses longer input.
+        Two tokens d apart are then weighted by ``cos(pi/2 * d/max_len)`` with the new max_len. A larger one flattens
+        the preference for near tokens and admits longer input: the change is smooth, d/max_len halves when max_len
+        doubles, and a model usually needs some further training at the new length. A smaller one sharpens it and
+        refuses longer input.
         """
         check_whole("max_len", max_len, 1)
         self.max_len = max_len
@@ -92,10 +93,10 @@ class CosformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """``(output, weights)``, as ``nn.MultiheadAttention`` returns them; weights are None unless ``need_weights``.
 
-        ``key_padding_mask [B,S]``: bool, True = padding, or float, 0 = keep and -inf = padding. ``attn_mask``: the causal mask
-        or None; ``is_causal=True`` asserts that it is causal, without checking. Weights are ``[B,N,S]``, or
-        ``[B,H,N,S]`` with ``average_attn_weights=False``, and cost O(N S) memory. ``group``: a process group whose ranks hold a
-        shard of the sequence each, as in :func:`cosformer_attention`.
+        ``key_padding_mask [B,S]``: bool, True = padding, or float, 0 = keep and -inf = padding. ``attn_mask``: the
+        causal mask or None; ``is_causal=True`` asserts that it is causal, without checking. Weights are ``[B,N,S]``, or
+        ``[B,H,N,S]`` with ``average_attn_weights=False``, and cost O(N S) memory. ``group``: a process group whose
+        ranks hold a shard of the sequence each, as in :func:`cosformer_attention`.
         """
         if group is not None and need_weights:
             raise ValueError(
@@ -123,7 +124,8 @@ class CosformerAttention(nn.Module):
     def extend(
         self, x: Tensor, state: LinearState | None = None, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
-        """Self-attention of the next tokens ``x`` of a stream: ``(output, state)``; causal, at a cost per token that is constant.
+        """Self-attention of the next tokens ``x`` of a stream: ``(output, state)``; causal, at a cost per token that is
+        constant.
 
         ``key_padding_mask`` as in :meth:`forward`, for these tokens (prompts padded on the left).
         """
@@ -162,8 +164,8 @@ class CosformerAttention(nn.Module):
         # a meta mask has no values to look at
         if mask.shape[-2:] != (n, s) or not (mask.is_meta or bool((mask == expected).all())):
             raise ValueError(
-                f"attn_mask of shape {tuple(mask.shape)} is not the causal mask: a linear form has no matrix to mask pair by"
-                " pair; pass None or the causal mask, and padding as key_padding_mask"
+                f"attn_mask of shape {tuple(mask.shape)} is not the causal mask: a linear form has no matrix to mask "
+                "pair by pair; pass None or the causal mask, and padding as key_padding_mask"
             )
         return True
 

@@ -17,10 +17,11 @@ class MultiHead(nn.Module):
     """Project to queries, keys and values, attend with ``attention`` head by head, project back.
 
     The mechanism brings the number of heads, their size, the longest sequence and causality; heads times their size
-    need not be ``hidden_size``. ``num_key_heads``: fewer heads of keys and values, each serving several heads of queries.
-    ``output_bias``: of the last projection, as ``bias`` unless given. ``qk_norm_eps``: RMSNorm on each head's queries and
-    keys, as Qwen3 has it. ``short_convolution``: the width of a convolution over the tokens of queries, keys and values, 0 for
-    none (:class:`ShortConvolution`). ``output_gate``: multiply what was attended to by ``silu`` of a linear map of the input.
+    need not be ``hidden_size``. ``num_key_heads``: fewer heads of keys and values, each serving several heads of
+    queries. ``output_bias``: of the last projection, as ``bias`` unless given. ``qk_norm_eps``: RMSNorm on each head's
+    queries and keys, as Qwen3 has it. ``short_convolution``: the width of a convolution over the tokens of queries,
+    keys and values, 0 for none (:class:`ShortConvolution`). ``output_gate``: multiply what was attended to by ``silu``
+    of a linear map of the input.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class MultiHead(nn.Module):
     ) -> Any:
         """``x [B,N,C]``, ``key_mask`` bool ``[B,N]`` (True = may be attended) -> ``[B,N,C]``, or that and the state.
 
-        ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence. ``rotation``
-        turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask and state. ``group``:
-        a process group whose ranks hold a shard of the sequence each; ``cu_seqlens`` then describes the whole sequence.
+        ``state`` is what ``return_state`` gave for the tokens before these; None at the start of a sequence.
+        ``rotation`` turns queries and keys by their positions. ``cu_seqlens``: packed sequences, B = 1, without mask
+        and state. ``group``: a process group whose ranks hold a shard of the sequence each; ``cu_seqlens`` then
+        describes the whole sequence.
         """
         if group is not None and (state is not None or return_state):
             raise ValueError("a sequence sharded over processes carries no state; call with return_state=False")
@@ -179,15 +181,16 @@ class MultiHead(nn.Module):
 class CrossAttention(MultiHead):
     """Queries from one sequence, keys and values from another, whose summary is computed once and used at every step.
 
-    ``attention`` is a mechanism built with ``causal=False`` that has ``summarize`` and ``attend_state``. cosFormer's summary
-    is a pair of sums of one size; queries are compared with keys by their positions, as Algorithm 1 of the paper does.
+    ``attention`` is a mechanism built with ``causal=False`` that has ``summarize`` and ``attend_state``. cosFormer's
+    summary is a pair of sums of one size; queries are compared with keys by their positions, as Algorithm 1 of the
+    paper does.
     """
 
     def __init__(self, attention: Attention, hidden_size: int, **options: Any) -> None:
         if attention.causal or not hasattr(attention, "summarize"):
             raise ValueError(
-                f"{type(attention).__name__} (causal={attention.causal}) has no form of cross-attention that a decoder can"
-                " continue; use cosformer or softmax, built with causal=False"
+                f"{type(attention).__name__} (causal={attention.causal}) has no form of cross-attention that a decoder "
+                "can continue; use cosformer or softmax, built with causal=False"
             )
         super().__init__(attention, hidden_size, **options)
 

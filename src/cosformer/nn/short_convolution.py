@@ -14,8 +14,8 @@ from cosformer.ops.state import LinearState
 class ShortConvolution(nn.Module):
     """Each channel's weighted sum over ``width`` neighbouring tokens; it starts as the identity.
 
-    causal: the token itself and the ``width - 1`` before it. Otherwise the window is centred on the token; one of even width
-    reaches one token further to the left than to the right.
+    causal: the token itself and the ``width - 1`` before it. Otherwise the window is centred on the token; one of even
+    width reaches one token further to the left than to the right.
     """
 
     def __init__(self, channels: int, width: int, *, causal: bool) -> None:
@@ -46,8 +46,8 @@ class ShortConvolution(nn.Module):
     def forward(self, row: Tensor, cu_seqlens: Tensor | None = None, first: int = 0) -> Tensor:
         """``row [B, before + N + after, C]``, N tokens with their context on both sides -> ``[B,N,C]``.
 
-        ``cu_seqlens``: bounds of packed sequences, which do not see each other; ``first``: the position of the first of the N tokens
-        within these bounds.
+        ``cu_seqlens``: bounds of packed sequences, which do not see each other; ``first``: the position of the first of
+        the N tokens within these bounds.
         """
         n, weight = row.shape[1] - self.before - self.after, self.weight.to(row.dtype)
         taps = [row[:, tap : tap + n] for tap in range(len(weight))]

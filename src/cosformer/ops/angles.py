@@ -44,7 +44,8 @@ def pair_weight(
 ) -> Tensor | None:
     """What multiplies the score of query i and key j, ``[n, s]``; None where it would be all ones.
 
-    The cosine of the angle between them; with ``causal`` zero after the query, the queries being the last n of s positions.
+    The cosine of the angle between them; with ``causal`` zero after the query, the queries being the last n of s
+    positions.
     """
     if not q_len and not causal:
         return None
@@ -78,8 +79,9 @@ def with_float64(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-# Cached tables are made in float64 on the CPU, because not every device has float64: on a GPU making one would take longer than
-# the attention. Kept as numpy arrays, because a tensor made inside a transform, a fake mode or inference_mode must not outlive it.
+# Cached tables are made in float64 on the CPU, because not every device has float64: on a GPU making one would take
+# longer than the attention. Kept as numpy arrays, because a tensor made inside a transform, a fake mode or
+# inference_mode must not outlive it.
 @lru_cache(maxsize=16)
 def _angle_table(start: int, end: int, length: int, kind: Any) -> Array:
     angle = np.arange(start, end) * (HALF_PI / length)

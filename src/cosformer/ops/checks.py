@@ -71,8 +71,8 @@ def check_room(seen: int, tokens: int, max_len: int) -> None:
     """Raise when a state would run past ``max_len``."""
     if max_len and seen + tokens > max_len:
         raise ValueError(
-            f"the state has seen {seen} tokens and {tokens} more exceed max_len={max_len}, past which weights turn negative;"
-            " start with a larger max_len, or begin a new state"
+            f"the state has seen {seen} tokens and {tokens} more exceed max_len={max_len}, past which weights turn "
+            "negative; start with a larger max_len, or begin a new state"
         )
 
 
@@ -118,7 +118,8 @@ def check_decay(decay: Tensor, k: Tensor) -> Tensor:
     expected = (k.shape[1], k.shape[3])
     if decay.shape != expected or not decay.is_floating_point():
         raise ValueError(
-            f"decay is {decay.dtype} of shape {tuple(decay.shape)}; expected floats [key heads, channels] = {list(expected)}"
+            f"decay is {decay.dtype} of shape {tuple(decay.shape)}; expected floats [key heads, channels] = "
+            f"{list(expected)}"
         )
     if decay.device != k.device:
         raise ValueError(f"decay is on {decay.device} and k on {k.device}; move them to one device")
@@ -130,7 +131,8 @@ def check_decay(decay: Tensor, k: Tensor) -> Tensor:
         if wrong.any():
             head, channel = wrong.nonzero()[0].tolist()
             raise ValueError(
-                f"decay of head {head}, channel {channel} is {decay[head, channel].item()}; rates are from 0 to {FASTEST:g} a token"
+                f"decay of head {head}, channel {channel} is {decay[head, channel].item()}; rates are from 0 to "
+                f"{FASTEST:g} a token"
             )
     return decay.to(accumulator(k.dtype))
 
@@ -142,13 +144,13 @@ def check_two_sided(q: Tensor, k: Tensor, **options: Any) -> None:
         names.insert(0, f"N={q.shape[2]} queries over S={k.shape[2]} keys")
     if names:
         raise ValueError(
-            f"decay without causal is for self-attention over whole sequences and does not go with {', '.join(names)}; pass"
-            " causal=True, or no decay"
+            f"decay without causal is for self-attention over whole sequences and does not go with {', '.join(names)}; "
+            "pass causal=True, or no decay"
         )
     if q.shape[3] % 2:
         raise ValueError(
-            f"decay without causal looks left with one half of the channels and right with the other, and q has {q.shape[3]}"
-            " channels; use an even number"
+            "decay without causal looks left with one half of the channels and right with the other, and q has "
+            f"{q.shape[3]} channels; use an even number"
         )
 
 

@@ -24,7 +24,8 @@ def exponents(decay: Tensor, distance: Tensor | float, dtype: torch.dtype) -> Te
 def fade(sums: Tensor, decay: Tensor, distance: float) -> Tensor:
     """``sums * exp(-decay * distance)``.
 
-    A factor close to one rounds to a neighbour of itself, and a recurrence would repeat that error: there the change is added.
+    A factor close to one rounds to a neighbour of itself, and a recurrence would repeat that error: there the change is
+    added.
     """
     x = decay.to(with_float64(decay.device), torch.float64) * -distance
     small = x.abs() < 0.5

@@ -20,8 +20,8 @@ traceable = torch.__version__ >= "2.12"  # compared as versions, not as strings
 
 def _refuse_to_be_traced() -> None:
     raise RuntimeError(
-        f"torch.compile and torch.export of cosformer's attention need torch 2.12 or later, and this is {torch.__version__};"
-        " call it without them, or install a newer torch"
+        "torch.compile and torch.export of cosformer's attention need torch 2.12 or later, and this is "
+        f"{torch.__version__}; call it without them, or install a newer torch"
     )
 
 

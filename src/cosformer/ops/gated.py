@@ -14,9 +14,9 @@ def gated_attention(
 ) -> tuple[Tensor, LinearState]:
     """``S_t = g_t S_(t-1) + fk_t v_t^T``, ``z_t = g_t z_(t-1) + fk_t``; row t is ``fq_t S_t / fq_t.z_t``.
 
-    fq, fk [B,H,N,F], v [B,H,N,E], log_keep = log g [B,H,N], at most 0 -> (out [B,H,N,E], state after the N tokens). Time
-    and memory are linear in N. In closed form key j weighs ``g_(j+1) ... g_t fq_t.fk_j`` in row t: exponentials of sums
-    of logarithms, never above one, so nothing overflows, however long the sequence.
+    fq, fk [B,H,N,F], v [B,H,N,E], log_keep = log g [B,H,N], at most 0 -> (out [B,H,N,E], state after the N tokens).
+    Time and memory are linear in N. In closed form key j weighs ``g_(j+1) ... g_t fq_t.fk_j`` in row t: exponentials of
+    sums of logarithms, never above one, so nothing overflows, however long the sequence.
     """
     n, width = fq.shape[2], v.shape[-1]
     values = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)  # the last column gathers the row sums

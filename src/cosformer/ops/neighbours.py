@@ -13,10 +13,11 @@ from cosformer.ops.parallel import SumOverRanks, all_gather_ints
 
 
 def neighbours(x: Tensor, before: int, after: int, group: Any) -> tuple[Tensor, Tensor, int]:
-    """The ``before`` tokens in front of this rank's ``x [B,n,C]``, the ``after`` tokens behind it, and the position of its first.
+    """The ``before`` tokens in front of this rank's ``x [B,n,C]``, the ``after`` tokens behind it, and the position of
+    its first.
 
-    Zeros stand for tokens past the ends of the whole. One collective forward and one backward, of ``before + after`` tokens of
-    every rank; shards may have any length, 0 included.
+    Zeros stand for tokens past the ends of the whole. One collective forward and one backward, of ``before + after``
+    tokens of every rank; shards may have any length, 0 included.
     """
     n, rank = x.shape[1], dist.get_rank(group)
     bounds = (0, *accumulate(length for (length,) in all_gather_ints(group, lambda: (n,), 1, x.device)))

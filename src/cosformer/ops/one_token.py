@@ -1,4 +1,5 @@
-"""One more token behind a state on the CPU, the call that generation repeats: the operator's checks in their cheapest form.
+"""One more token behind a state on the CPU, the call that generation repeats: the operator's checks in their cheapest
+form.
 
 Whatever is not that plain, mistakes included, is left to the operator's usual way.
 """

@@ -30,15 +30,17 @@ ALIGNMENTS = ("absolute", "proportional")
 # fmt: off
 @overload
 def cosformer_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
-    decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[False] = ..., eps: float = ..., backend: str = ..., group: Any = ...,
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ...,
+    align: str = ..., decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ...,
+    state: LinearState | None = ..., return_state: Literal[False] = ..., eps: float = ..., backend: str = ...,
+    group: Any = ...,
 ) -> Tensor: ...
 @overload
 def cosformer_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ..., align: str = ...,
-    decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ..., state: LinearState | None = ...,
-    return_state: Literal[True], eps: float = ..., backend: str = ..., group: Any = ...,
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., max_len: int | None = ..., q_offset: int = ...,
+    align: str = ..., decay: Tensor | None = ..., key_mask: Tensor | None = ..., cu_seqlens: Tensor | None = ...,
+    state: LinearState | None = ..., return_state: Literal[True], eps: float = ..., backend: str = ...,
+    group: Any = ...,
 ) -> tuple[Tensor, LinearState]: ...
 # fmt: on
 def cosformer_attention(
@@ -64,35 +66,42 @@ def cosformer_attention(
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,E]``, H a multiple of Hk -> ``out [B,H,N,E]``, or ``(out, state)``.
     Time and memory are linear in N and S. Sums are kept in float32 (float64 for float64 input), whatever the dtype.
 
-    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N positions.
-    max_len: the paper's M, the length that the quarter turn is spread over; fixed for a model. None takes
-        ``max(N + q_offset, S)`` of this call, and is refused where results would then depend on batch mates or on the split
-        of a sequence. Longer input raises, because weights past max_len turn negative.
+    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N
+    positions. max_len: the paper's M, the length that the quarter turn is spread over; fixed for a model. None takes
+        ``max(N + q_offset, S)`` of this call, and is refused where results would then depend on batch mates or on the
+        split of a sequence. Longer input raises, because weights past max_len turn negative.
     q_offset: position of the first query; the first key has position 0.
-    align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S (for unequal lengths that run in parallel).
-    decay: fixed rates ``[Hk,D]`` from 0 to 4 a token: channel c of a head weighs a key ``exp(-decay_c * |i-j|)``. Causal, every
-        channel looks back. Without ``causal``, for self-attention, the first D/2 channels of a head look left (j <= i) and the
-        others right (j >= i); numerators and sums of both are added before the division. A masked key still takes a position.
-    key_mask: bool ``[B,S]``, True = may be attended. A masked key leaves numerator and denominator. Positions count as they
-        stand in the tensor.
+    align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S (for unequal lengths that run in
+    parallel). decay: fixed rates ``[Hk,D]`` from 0 to 4 a token: channel c of a head weighs a key ``exp(-decay_c *
+    |i-j|)``. Causal, every
+        channel looks back. Without ``causal``, for self-attention, the first D/2 channels of a head look left (j <= i)
+        and the others right (j >= i); numerators and sums of both are added before the division. A masked key still
+        takes a position.
+    key_mask: bool ``[B,S]``, True = may be attended. A masked key leaves numerator and denominator. Positions count as
+        they stand in the tensor.
     cu_seqlens: int ``[n+1]`` from 0 to N: packed sequences, B = 1, self-attention; positions restart in each.
-    state: what ``return_state`` gave for the tokens before. New keys follow the ``state.seen`` old ones, and causal queries
-        with them; without ``causal`` queries stay at ``q_offset`` and see all keys, also with S = 0 (cached cross-attention).
-    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal number
-        of the sums' dtype it counts as that number. With ``decay`` sums fall below eps in ordinary use: at rate 1 a score of 1 that
-        lies 14 tokens back, and the output fades to zero.
+    state: what ``return_state`` gave for the tokens before. New keys follow the ``state.seen`` old ones, and causal
+    queries
+        with them; without ``causal`` queries stay at ``q_offset`` and see all keys, also with S = 0 (cached
+        cross-attention).
+    eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros. Below the smallest normal
+        number of the sums' dtype it counts as that number. With ``decay`` sums fall below eps in ordinary use: at rate
+        1 a score of 1 that lies 14 tokens back, and the output fades to zero.
     backend: ``auto``, or one of ``cosformer.ops.backends.BACKENDS``.
-    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous shard of the sequence, in the order of the
-        ranks, and gets the rows of its shard, as one process with the whole would. Shards may differ in length, or be empty. All
-        ranks call, and all run the backward pass. ``key_mask`` is the shard's own, ``cu_seqlens`` that of the whole sequence.
+    group: a process group of ``torch.distributed``. Each of its ranks holds a contiguous shard of the sequence, in the
+    order of the
+        ranks, and gets the rows of its shard, as one process with the whole would. Shards may differ in length, or be
+        empty. All ranks call, and all run the backward pass. ``key_mask`` is the shard's own, ``cu_seqlens`` that of
+        the whole sequence.
 
-    NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call they may also
-    reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero weights; with
-    ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed sequence, except that
-    ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q and k. What ``key_mask`` hides
-    reaches nothing, and its gradients are zero.
+    NaN and infinity in q reach their own row alone; in k and v they reach every row that sees them. In a causal call
+    they may also reach rows up to 256 positions (D, if larger) before them, because a block multiplies them by zero
+    weights; with ``backend="dense"`` any earlier row. They never reach another head, batch item, earlier call or packed
+    sequence, except that ``backend="plain"`` puts neighbouring sequences into one block. ReLU makes a zero of -inf in q
+    and k. What ``key_mask`` hides reaches nothing, and its gradients are zero.
 
-    float16: outputs and gradients that exceed 65,504 become infinity, as in torch's own attention, so that a ``GradScaler`` sees them.
+    float16: outputs and gradients that exceed 65,504 become infinity, as in torch's own attention, so that a
+    ``GradScaler`` sees them.
 
     Second derivatives are right and take O(N^2) memory. Forward-mode derivatives: use ``backend="dense"``.
     """
@@ -134,7 +143,8 @@ def cosformer_attention(
             _check_packing(
                 q, k, cu_seqlens, q_offset=q_offset, key_mask=key_mask, state=state, return_state=return_state
             )
-            # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when it runs
+            # values are not known while tracing or on the meta device; `cosformer::linear_forward` looks at them when
+            # it runs
             if not (torch.compiler.is_compiling() or cu_seqlens.is_meta):
                 check_bounds(cu_seqlens, n, max_len)
         else:
@@ -157,8 +167,8 @@ def cosformer_attention(
 @overload
 def linear_attention(
     fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool = ..., decay: Tensor | None = ..., key_mask: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ..., state: LinearState | None = ..., return_state: Literal[False] = ..., relu: bool = ...,
-    normaliser: str = ..., eps: float = ..., backend: str = ..., group: Any = ...,
+    cu_seqlens: Tensor | None = ..., state: LinearState | None = ..., return_state: Literal[False] = ...,
+    relu: bool = ..., normaliser: str = ..., eps: float = ..., backend: str = ..., group: Any = ...,
 ) -> Tensor: ...
 @overload
 def linear_attention(
@@ -186,11 +196,12 @@ def linear_attention(
 ) -> Tensor | tuple[Tensor, LinearState]:
     """Attention with weights ``fq_i . fk_j``, in time and memory linear in the length.
 
-    ``fq [B,H,N,F]``, ``fk [B,Hk,S,F]``, ``v [B,Hk,S,E]`` -> ``out [B,H,N,E]``, or ``(out, state)`` with ``return_state``.
-    ``key_mask`` bool ``[B,S]``, True = may be attended. Causal: N = S, or the queries are the last N of the S new positions.
-    ``relu`` applies ReLU to both features inside the kernel. ``normaliser``: the row sum is clamped at eps (``clamp``), gets
-    eps added (``add``), keeps its sign away from zero (``signed``), or is not divided by (``none``).
-    ``decay [Hk,F]``, ``cu_seqlens`` and ``group`` are those of :func:`cosformer_attention`; the length has no limit.
+    ``fq [B,H,N,F]``, ``fk [B,Hk,S,F]``, ``v [B,Hk,S,E]`` -> ``out [B,H,N,E]``, or ``(out, state)`` with
+    ``return_state``. ``key_mask`` bool ``[B,S]``, True = may be attended. Causal: N = S, or the queries are the last N
+    of the S new positions. ``relu`` applies ReLU to both features inside the kernel. ``normaliser``: the row sum is
+    clamped at eps (``clamp``), gets eps added (``add``), keeps its sign away from zero (``signed``), or is not divided
+    by (``none``). ``decay [Hk,F]``, ``cu_seqlens`` and ``group`` are those of :func:`cosformer_attention`; the length
+    has no limit.
     """
     check_normaliser(normaliser)
     if group is not None:
@@ -229,8 +240,8 @@ def _attend_sharded(
     rest: dict[str, Any],
     facts: dict[str, Any],
 ) -> Tensor:
-    """A rank's rows of a sharded sequence. ``rest``: the options that do not go with a group; ``facts``: those that all ranks
-    must have alike, causal, max_len, eps, cu_seqlens and decay."""
+    """A rank's rows of a sharded sequence. ``rest``: the options that do not go with a group; ``facts``: those that all
+    ranks must have alike, causal, max_len, eps, cu_seqlens and decay."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
     def check() -> Call:
@@ -270,21 +281,22 @@ def _given(**options: Any) -> list[str]:
 def _check_max_len_optional(**options: Any) -> None:
     if names := _given(**options):
         raise ValueError(
-            f"{' and '.join(names)} given without max_len: the result would depend on batch mates or on how a sequence is"
-            " split; pass the max_len of your model"
+            f"{' and '.join(names)} given without max_len: the result would depend on batch mates or on how a sequence "
+            "is split; pass the max_len of your model"
         )
 
 
 def _check_positions(n: int, s: int, causal: bool, q_offset: int, max_len: int, state: LinearState | None) -> None:
     if causal and q_offset != s - n:
         raise ValueError(
-            f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last N"
-            f" positions; pass q_offset=S-N={s - n}, or tensors of equal length"
+            f"causal attention of N={n} queries over S={s} keys with q_offset={q_offset}: the queries must be the last "
+            f"N positions; pass q_offset=S-N={s - n}, or tensors of equal length"
         )
     longest = max(n + q_offset, s)
     if state is None and longest > max_len:
         raise ValueError(
-            f"sequence of {longest} tokens exceeds max_len={max_len}, past which weights turn negative; use a larger max_len"
+            f"sequence of {longest} tokens exceeds max_len={max_len}, past which weights turn negative; use a larger "
+            "max_len"
         )
     if state is not None and not causal and n + q_offset > max_len:
         raise ValueError(f"queries up to position {n + q_offset} exceed max_len={max_len}; use a larger max_len")

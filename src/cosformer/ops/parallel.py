@@ -1,9 +1,10 @@
-"""Sequence parallelism: each process of a group holds a contiguous shard of one sequence and gets the rows of its shard.
+"""Sequence parallelism: each process of a group holds a contiguous shard of one sequence and gets the rows of its
+shard.
 
-Angles are absolute, so the state of a whole sequence is the plain sum of its shards' states. Every rank sums up its own keys, one
-all-gather hands those sums round, and each rank starts from the sum of the shards that its queries see: those before it, or all of
-them without ``causal``. Backward the same collective carries the gradients of the sums the other way. What is sent has the size of
-a state, whatever the length.
+Angles are absolute, so the state of a whole sequence is the plain sum of its shards' states. Every rank sums up its own
+keys, one all-gather hands those sums round, and each rank starts from the sum of the shards that its queries see: those
+before it, or all of them without ``causal``. Backward the same collective carries the gradients of the sums the other
+way. What is sent has the size of a state, whatever the length.
 """
 
 import struct
@@ -65,8 +66,8 @@ def all_gather_ints(
 ) -> list[tuple[int, ...]]:
     """Gather the ``count`` integers that ``make_row`` returns on each rank of ``group``, in order of rank.
 
-    ``make_row`` raises if this rank's arguments are wrong. The failure is exchanged before any rank raises, so no rank waits for
-    one that has stopped.
+    ``make_row`` raises if this rank's arguments are wrong. The failure is exchanged before any rank raises, so no rank
+    waits for one that has stopped.
     """
     if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
         raise ValueError(f"group is {group!r}; pass a process group of torch.distributed that this process belongs to")
@@ -81,7 +82,8 @@ def all_gather_ints(
     for rank, (valid, *_) in enumerate(rows):
         if not valid:
             raise ValueError(
-                f"rank {rank} of the group rejected its arguments, so rank {dist.get_rank(group)} stops too; its error says why"
+                f"rank {rank} of the group rejected its arguments, so rank {dist.get_rank(group)} stops too; its error "
+                "says why"
             )
     return [tuple(row) for _, *row in rows]
 
@@ -89,8 +91,8 @@ def all_gather_ints(
 def agree(group: Any, check: Callable[[], Any], q: Tensor, k: Tensor, v: Tensor, **facts: Any) -> tuple[Shards, Any]:
     """Where the shards lie, and what ``check`` returned: the one exchange of a few integers of a call.
 
-    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``eps``, ``cu_seqlens`` and ``decay``, which all ranks must have
-    alike.
+    ``check`` raises on this rank's mistakes. ``facts``: ``causal``, ``max_len``, ``eps``, ``cu_seqlens`` and ``decay``,
+    which all ranks must have alike.
     """
     checked = []
 
@@ -165,16 +167,17 @@ def _shown(name: str, values: Sequence[int]) -> str:
 def attend_shards(call: Call, shards: Shards, *, max_len: int, backend: str) -> Tensor:
     """The rows ``out [B,H,n,E]`` of this rank's queries; one collective forward, one backward.
 
-    The specification is that of a whole sequence from position 0; ``cu_seqlens`` are bounds of packed sequences in the whole. A
-    rank exchanges the states of the sequences that cross its borders and computes those that it holds entirely as packed ones.
+    The specification is that of a whole sequence from position 0; ``cu_seqlens`` are bounds of packed sequences in the
+    whole. A rank exchanges the states of the sequences that cross its borders and computes those that it holds entirely
+    as packed ones.
     """
     total, cu_seqlens = max(shards.q_bounds[-1], shards.k_bounds[-1]), call.cu_seqlens
     if cu_seqlens is not None:
         check_bounds(cu_seqlens, total, max_len)
     elif max_len and total > max_len:
         raise ValueError(
-            f"the shards have {total} tokens in total, which exceeds max_len={max_len}, past which weights turn negative; use a"
-            " larger max_len"
+            f"the shards have {total} tokens in total, which exceeds max_len={max_len}, past which weights turn "
+            "negative; use a larger max_len"
         )
     bounds = (0, total) if cu_seqlens is None else tuple(cu_seqlens.tolist())
     compute: Any = partial(attend, max_len=max_len, backend=backend)
@@ -284,8 +287,8 @@ def _segments(piece_bounds: Sequence[int], rank: int, bounds: Sequence[int]) -> 
 def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segment]:
     """The segments of a shard that may continue on another rank.
 
-    Causal, queries look back from the first and keys are looked back at in the last (``causal_end`` 0 and -1). Not causal, both
-    ends matter, and a segment that is both counts as the first.
+    Causal, queries look back from the first and keys are looked back at in the last (``causal_end`` 0 and -1). Not
+    causal, both ends matter, and a segment that is both counts as the first.
     """
     last = held[-1].end if held else 0
     nothing = Segment(-1, last, last, 0)
@@ -297,8 +300,8 @@ def _exchanged(held: list[Segment], causal: bool, causal_end: int) -> list[Segme
 def _gaps(
     sweeps: list[_Sweep], takes: list[list[list[Segment]]], sends: list[list[list[Segment]]]
 ) -> tuple[tuple[int | None, ...], ...]:
-    """How many positions lie between a segment that is sent and one that takes it, None where it does not; rows (takers) and
-    columns (senders) by rank and place."""
+    """How many positions lie between a segment that is sent and one that takes it, None where it does not; rows
+    (takers) and columns (senders) by rank and place."""
 
     def gap(taker: int, i: int, take: Segment, sender: int, j: int, send: Segment) -> int | None:
         if i != j or take.sequence != send.sequence or take.sequence < 0:
@@ -318,9 +321,9 @@ def _gaps(
 class SumOverRanks(torch.autograd.Function):
     """``x [slots, ...]`` of every rank, gathered and summed up as ``gaps`` say: ``[slots, ...]``.
 
-    Row i of rank r is the sum of the gathered ones with a number in row ``r * slots + i`` of the gaps, each decayed over so many
-    positions by ``rates [slots,Hk,F]``, those of its slot. The gradient of what a rank sent is the sum of the gradients of those
-    that took it: the same function with the gaps transposed.
+    Row i of rank r is the sum of the gathered ones with a number in row ``r * slots + i`` of the gaps, each decayed
+    over so many positions by ``rates [slots,Hk,F]``, those of its slot. The gradient of what a rank sent is the sum of
+    the gradients of those that took it: the same function with the gaps transposed.
     """
 
     @staticmethod

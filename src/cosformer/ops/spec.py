@@ -10,11 +10,11 @@ class AttentionSpec(NamedTuple):
     """Settings of one linear attention, whatever form computes it; made by :meth:`cosine` or :meth:`features`.
 
     Features are ``x' = relu(x)``, or x as it is. With angles, query i sits at position ``q_first + i`` and key j at
-    ``k_first + j``, and the score of a pair is ``q'.k' * cos(angle_i - angle_j)``, ``angle = (pi/2) * position / length``.
-    Without (``q_len = k_len = 0``) it is ``q'.k'``.
+    ``k_first + j``, and the score of a pair is ``q'.k' * cos(angle_i - angle_j)``, ``angle = (pi/2) * position /
+    length``. Without (``q_len = k_len = 0``) it is ``q'.k'``.
 
-    The fields are plain numbers and words, in the order of ``SCHEMA``: a registered operator takes ``*spec`` and makes a
-    specification of them again.
+    The fields are plain numbers and words, in the order of ``SCHEMA``: a registered operator takes ``*spec`` and makes
+    a specification of them again.
     """
 
     relu: bool

@@ -15,8 +15,8 @@ class LinearState:
 
     ``kv [B,Hk,F,E]`` = sum of Phi(k) v^T, ``z [B,Hk,F]`` = sum of Phi(k), both float32 or float64; F = 2D with angles
     (cos half, then sin half), D without. ``position``: tokens seen, an int64 scalar tensor on the CPU, so that compiled
-    steps need no new graph per token. ``max_len``: the length the angles were made for; 0 without angles. ``decay [Hk,D]``: the
-    rates of the calls that made it, or None; the sums are decayed up to the last token's position.
+    steps need no new graph per token. ``max_len``: the length the angles were made for; 0 without angles. ``decay
+    [Hk,D]``: the rates of the calls that made it, or None; the sums are decayed up to the last token's position.
     """
 
     kv: Tensor

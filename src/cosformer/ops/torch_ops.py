@@ -1,7 +1,7 @@
 """The linear kernels inside torch: registered operators for compilers and vmap, autograd, and when neither is needed.
 
-``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of a :class:`Call`, the specification's one by
-one. ``start`` is a scalar tensor, the tokens that the state has seen where only a compiled graph knows them.
+``cosformer::linear_forward`` and ``cosformer::linear_backward`` take the fields of a :class:`Call`, the specification's
+one by one. ``start`` is a scalar tensor, the tokens that the state has seen where only a compiled graph knows them.
 """
 
 from typing import Any

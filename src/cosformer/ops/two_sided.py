@@ -1,7 +1,9 @@
-"""Decay without causality: half of the channels look left, the other half right, by two causal sweeps of a linear kernel.
+"""Decay without causality: half of the channels look left, the other half right, by two causal sweeps of a linear
+kernel.
 
-The sweep to the right goes over the flipped sequence. Both give sums that are not divided yet; numerators and row sums of both are
-added before the one division, so the backward pass of each sweep is the kernel's own with the whole output and the whole row sums.
+The sweep to the right goes over the flipped sequence. Both give sums that are not divided yet; numerators and row sums
+of both are added before the one division, so the backward pass of each sweep is the kernel's own with the whole output
+and the whole row sums.
 """
 
 from types import ModuleType

@@ -30,9 +30,10 @@ def predict_file(
 ) -> tuple[int, int]:
     """Answer every row of ``source`` into ``out``; returns how many rows there were, and how many of them were bad.
 
-    ``text``, ``second``: the columns of the texts. ``only``: without the columns of the source. A bad row raises ValueError with its
-    number and leaves no file; with ``skip_bad`` it is said on stderr and its row has no answer. ``reads``, ``writes``: forms, where the
-    endings of the names do not say them; standard input is read as JSON lines, and written to what was read.
+    ``text``, ``second``: the columns of the texts. ``only``: without the columns of the source. A bad row raises
+    ValueError with its number and leaves no file; with ``skip_bad`` it is said on stderr and its row has no answer.
+    ``reads``, ``writes``: forms, where the endings of the names do not say them; standard input is read as JSON lines,
+    and written to what was read.
     """
     form = form_of(source, reads, "jsonl")
     out_form = form_of(out, writes, "csv" if form == "csv" else "tsv" if form == "tsv" else "jsonl")

@@ -28,10 +28,11 @@ _WINDOW_ROWS, _WINDOW_LETTERS = 4096, 16_000_000  # read at once, to be sorted b
 class Predictor:
     """The model in ``source``, a run's folder, a saved model or a name on the hub, ready to answer.
 
-    ``columns``: the names of an answer's values and their types. Classes: ``predicted`` and each class's ``probability_NAME``; several
-    classes at once: a list of names; a number: ``predicted``; tags: a list with one for each word; a text to write: ``predicted``; a
-    language model: the text's ``log_likelihood`` in nats, its ``tokens`` and ``bits_per_byte`` (of letters and ids ``bits_per_token``);
-    forecasts: ``CHANNEL_1`` and so on, as many as ``steps``.
+    ``columns``: the names of an answer's values and their types. Classes: ``predicted`` and each class's
+    ``probability_NAME``; several classes at once: a list of names; a number: ``predicted``; tags: a list with one for
+    each word; a text to write: ``predicted``; a language model: the text's ``log_likelihood`` in nats, its ``tokens``
+    and ``bits_per_byte`` (of letters and ids ``bits_per_token``); forecasts: ``CHANNEL_1`` and so on, as many as
+    ``steps``.
     """
 
     def __init__(
@@ -194,8 +195,8 @@ def predict(
 ) -> Iterator[dict[str, Any]]:
     """The answer of ``model`` to each of ``texts``, in order, as a dict; a pair of texts is a tuple of two.
 
-    ``model``: a run's folder, a saved model or a name on the hub, or a :class:`Predictor`, to load it once for several calls, which
-    then has its own ``device`` and ``batch``. See :class:`Predictor` for what an answer holds.
+    ``model``: a run's folder, a saved model or a name on the hub, or a :class:`Predictor`, to load it once for several
+    calls, which then has its own ``device`` and ``batch``. See :class:`Predictor` for what an answer holds.
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model, device=device, batch=batch)
     for number, answer in enumerate(predictor.answers(texts), start=1):

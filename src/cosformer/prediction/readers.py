@@ -172,7 +172,9 @@ class TokenizerReader:
         two = any(isinstance(text, tuple) for text in texts)
         if scored and self.start is None:
             raise ValueError("the tokenizer has no start or end token, from which the first token could be guessed")
-        settings: dict[str, Any] = {"add_special_tokens": False} if scored else {"truncation": True, "max_length": self.max_len}  # fmt: skip
+        settings: dict[str, Any] = {"truncation": True, "max_length": self.max_len}
+        if scored:
+            settings = {"add_special_tokens": False}
         ids = self.tokenizer([a for a, _ in sides], [b for _, b in sides] if two else None, verbose=False, **settings)
         for text, row in zip(texts, ids["input_ids"], strict=True):
             if isinstance(text, Bad):

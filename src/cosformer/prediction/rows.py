@@ -39,8 +39,8 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 @dataclass(frozen=True)
 class Row:
-    """Row ``number``, counted from 1 without a header: its values by column, or the ``problem`` that it could not be read for.
-    ``input``: what the model gets, where no column holds it (an array)."""
+    """Row ``number``, counted from 1 without a header: its values by column, or the ``problem`` that it could not be
+    read for. ``input``: what the model gets, where no column holds it (an array)."""
 
     number: int
     values: dict[str, Any]
@@ -71,8 +71,8 @@ def form_of(path: str, asked: str | None, standard: str) -> str:
 
 @contextmanager
 def open_table(path: str, form: str, series: Mapping[str, Any] | None = None) -> Iterator[Table]:
-    """The table in ``path``; ``-`` is standard input. ``series``: the columns of readings, as the options of the set 'series'; the
-    rows that are one series then become one row."""
+    """The table in ``path``; ``-`` is standard input. ``series``: the columns of readings, as the options of the set
+    'series'; the rows that are one series then become one row."""
     name = "standard input" if path == STANDARD else path
     if series is not None and form != "arrays":
         yield _series(path, name, series)
@@ -82,7 +82,8 @@ def open_table(path: str, form: str, series: Mapping[str, Any] | None = None) ->
             raise ValueError(f"{form} cannot be read from standard input; give a file")
         yield _WHOLE[form](path, name)
         return
-    # bytes that are no UTF-8 become lone surrogates, by which a bad row is known; "" leaves line ends in quoted cells alone
+    # bytes that are no UTF-8 become lone surrogates, by which a bad row is known; "" leaves line ends in quoted cells
+    # alone
     settings: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
     if path == STANDARD:
         yield _READERS[form](io.TextIOWrapper(sys.stdin.buffer, **settings), name, form)
@@ -205,7 +206,8 @@ def text_column(table: Table, asked: str | None) -> str:
     found = usual or (table.columns if len(table.columns) == 1 else [])
     if not found:
         raise ValueError(
-            f"{table.name}: which column holds the texts? It has {', '.join(table.columns)}; say --text {table.columns[0]}"
+            f"{table.name}: which column holds the texts? It has {', '.join(table.columns)}; say --text "
+            f"{table.columns[0]}"
             if table.columns
             else f"{table.name}: no row can be read"
         )

@@ -15,7 +15,8 @@ _UPDATES = {
     "amazon": (189_551, 11_373),
 }
 _NOTES = {
-    "amazon": " Rate, batch and warm-up share as for the other sets and two passes over the rows are our guess: nothing is stated.",
+    "amazon": " Rate, batch and warm-up share as for the other sets and two passes over the rows are our guess: "
+    "nothing is stated.",
 }
 _SMALL_OPTIONS: dict[str, dict[str, Option]] = {"amazon": {"fraction": 0.01}}
 
@@ -30,7 +31,8 @@ def _full(name: str) -> Experiment:
         data=DataConfig(name, {"tokenizer": "start", "max_length": 512}),
         model=ModelConfig("roberta_base"),
         train=TrainConfig(steps=steps, batch=32, **adam, warmup=warmup, eval_every=1_000, save_every=1_000),
-        note=f"Starts from a run of mlm-wikitext103 or from a RoBERTa checkpoint, given as --start.{_NOTES.get(name, '')}",
+        note="Starts from a run of mlm-wikitext103 or from a RoBERTa checkpoint, given as "
+        f"--start.{_NOTES.get(name, '')}",
     )
 
 
@@ -45,8 +47,9 @@ def _small(name: str) -> Experiment:
             "roberta_base", hidden_dropout_prob=0.0, fields={"pooling": "mean", "classifier_dropout": 0.0}
         ),
         train=short_training(steps=500, batch=32, lr=1e-3, eval_every=100, save_every=100),
-        note="Small: starts from a run of mlm-wikitext2-small (--start), rows cut at 64 tokens, the mean of all positions instead of"
-        " the first, 500 updates of 32 rows, 1,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",
+        note="Small: starts from a run of mlm-wikitext2-small (--start), rows cut at 64 tokens, the mean of all "
+        "positions instead of the first, 500 updates of 32 rows, 1,000 rows of a split scored. The hyper-parameters "
+        "were chosen with softmax attention.",
     )
 
 

@@ -161,6 +161,6 @@ def _power_of_two(value: float, *, least: int, most: int) -> int:
 
 def _note(summary: Summary, train: TrainConfig, length: int) -> str:
     return (
-        f"Own data: {summary.rows['train']:,} training rows, {summary.tokens:,} tokens; rows of up to {length:,} tokens,"
-        f" {train.steps:,} updates of {train.batch} rows."
+        f"Own data: {summary.rows['train']:,} training rows, {summary.tokens:,} tokens; rows of up to {length:,} "
+        f"tokens, {train.steps:,} updates of {train.batch} rows."
     )

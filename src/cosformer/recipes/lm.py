@@ -36,8 +36,8 @@ def lm_wikitext103() -> Experiment:
             eval_every=5_000,
             save_every=1_000,
         ),
-        note="The paper states host, length and updates; that the first cycle ends with the last update, and 144 blocks an"
-        " update (73,728 tokens, the host's), are our choice. Attention dropout is 0 (the host has 0.1).",
+        note="The paper states host, length and updates; that the first cycle ends with the last update, and 144 "
+        "blocks an update (73,728 tokens, the host's), are our choice. Attention dropout is 0 (the host has 0.1).",
     )
 
 
@@ -49,8 +49,8 @@ def lm_wikitext103_adam() -> Experiment:
         data=DataConfig("wikitext103", {"tokenizer": "words"}, length=_BLOCK),
         model=ModelConfig("adaptive_lm", max_len=_BLOCK, hidden_dropout_prob=0.1),
         train=_adam(steps=150_000, batch=128, warmup=8_000, eval_every=5_000, save_every=1_000),
-        note="Optimiser, batch and dropout of the authors' later scripts, which make 100,000 updates; length and 150,000 updates"
-        " are the paper's. Attention dropout is 0 (the host has 0.1).",
+        note="Optimiser, batch and dropout of the authors' later scripts, which make 100,000 updates; length and "
+        "150,000 updates are the paper's. Attention dropout is 0 (the host has 0.1).",
     )
 
 
@@ -64,8 +64,9 @@ def lm_wikitext2() -> Experiment:
             "adaptive_lm", max_len=_BLOCK, fields={"adaptive_cutoffs": None, "embedding_range": 1_024**-0.5}
         ),
         train=_adam(steps=6_000, batch=32, warmup=1_000, eval_every=250, save_every=250),
-        note="Not in the paper: the host and optimiser of lm-wikitext103-adam with the host's own dropout (0.3); batch, warm-up"
-        " and updates are our guess. No adaptive softmax: its bands are made for eight times as many words.",
+        note="Not in the paper: the host and optimiser of lm-wikitext103-adam with the host's own dropout (0.3); "
+        "batch, warm-up and updates are our guess. No adaptive softmax: its bands are made for eight times as many "
+        "words.",
     )
 
 
@@ -114,9 +115,10 @@ def lm_stdlib() -> Experiment:
             tracker="none",
             threads=1,
         ),
-        note="The model that `cosformer generate` takes when none is named. Bytes, blocks of 2,048, 6 layers of width 128: three with"
-        " cosFormer, which see the whole block, and three that see the last 32 bytes, before them by turns; 6,000 updates of 4,096"
-        " bytes, about three times over all sources; the first 64 blocks of a split scored.",
+        note="The model that `cosformer generate` takes when none is named. Bytes, blocks of 2,048, 6 layers of width "
+        "128: three with cosFormer, which see the whole block, and three that see the last 32 bytes, before them by "
+        "turns; 6,000 updates of 4,096 bytes, about three times over all sources; the first 64 blocks of a split "
+        "scored.",
     )
 
 
@@ -137,8 +139,8 @@ def _small(name: str) -> Experiment:
             fields=_BYTES,
         ),
         train=short_training(steps=300, batch=16, lr=3e-3, eval_every=100, save_every=100),
-        note="Small: bytes, blocks of 256, 2 layers of width 128, 300 updates of 4,096 bytes, the first 128 blocks of a split"
-        " scored. The hyper-parameters were chosen with softmax attention.",
+        note="Small: bytes, blocks of 256, 2 layers of width 128, 300 updates of 4,096 bytes, the first 128 blocks of "
+        "a split scored. The hyper-parameters were chosen with softmax attention.",
     )
 
 

@@ -56,8 +56,8 @@ def _lra(name: str, data: DataConfig, train: TrainConfig, note: str = "", task: 
         data=data,
         model=ModelConfig(f"lra_{name}"),
         train=train,
-        note="The benchmark's settings for its Transformer; the cosFormer paper states none. Attention dropout is 0 (the host has"
-        " some)." + note,
+        note="The benchmark's settings for its Transformer; the cosFormer paper states none. Attention dropout is 0 "
+        "(the host has some)." + note,
     )
 
 
@@ -120,8 +120,9 @@ def _small(
             fields=learned | plain,
         ),
         train=short_training(steps=steps, batch=batch, lr=lr, eval_every=max(50, steps // 4), save_every=50),
-        note=f"Small: {shrunk}; {layers} layer{'s' * (layers > 1)} of width 64, small learned embeddings, no dropout, {steps:,} updates"
-        f" of {batch} rows, at most 2,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",
+        note=f"Small: {shrunk}; {layers} layer{'s' * (layers > 1)} of width 64, small learned embeddings, no dropout, "
+        f"{steps:,} updates of {batch} rows, at most 2,000 rows of a split scored. The hyper-parameters were chosen "
+        "with softmax attention.",
     )
 
 

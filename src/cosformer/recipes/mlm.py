@@ -17,9 +17,9 @@ def mlm_wikitext103() -> Experiment:
         data=DataConfig("wikitext103", {"tokenizer": "bpe:50265"}, length=_LENGTH),
         model=ModelConfig("roberta_base", max_len=_LENGTH),
         train=_train(steps=50_000, batch=512, warmup=3_000, eval_every=1_000),
-        note="The paper states host, length and updates; peak rate, warm-up and batch are those of the authors' later scripts."
-        " The BPE is learnt from the training text; for GPT-2's own give its folder as --data.options.tokenizer. Attention"
-        " dropout is 0 (the host has 0.1).",
+        note="The paper states host, length and updates; peak rate, warm-up and batch are those of the authors' later "
+        "scripts. The BPE is learnt from the training text; for GPT-2's own give its folder as "
+        "--data.options.tokenizer. Attention dropout is 0 (the host has 0.1).",
     )
 
 
@@ -31,7 +31,8 @@ def mlm_wikitext2() -> Experiment:
         data=DataConfig("wikitext2", {"tokenizer": "bpe:8000"}, length=_LENGTH),
         model=ModelConfig("roberta_base", max_len=_LENGTH),
         train=_train(steps=10_000, batch=64, warmup=1_000, eval_every=500),
-        note="Not in the paper: mlm-wikitext103 on a fiftieth of the text; vocabulary, batch, warm-up and updates are our guess.",
+        note="Not in the paper: mlm-wikitext103 on a fiftieth of the text; vocabulary, batch, warm-up and updates are "
+        "our guess.",
     )
 
 
@@ -58,8 +59,9 @@ def _small(data: str) -> Experiment:
             fields=fields,
         ),
         train=short_training(steps=500, batch=32, lr=3e-3, eval_every=100, save_every=100),
-        note="Small: a BPE of 1,000 entries, rows of 64 tokens, 2 layers of width 128, pre-norm instead of post-norm, 500 updates"
-        " of 32 rows, the first 1,000 rows of a split scored. The hyper-parameters were chosen with softmax attention.",
+        note="Small: a BPE of 1,000 entries, rows of 64 tokens, 2 layers of width 128, pre-norm instead of post-norm, "
+        "500 updates of 32 rows, the first 1,000 rows of a split scored. The hyper-parameters were chosen with softmax "
+        "attention.",
     )
 
 

@@ -55,8 +55,8 @@ def draw_lines(
 
 
 def loss_curves(runs: Sequence[Run], attentions: Sequence[str]) -> list[Figure]:
-    """Training and validation loss of the runs of one recipe, where any was logged twice. Of an attention the finished runs count;
-    while there are none, those that are under way: a mean over both would end early."""
+    """Training and validation loss of the runs of one recipe, where any was logged twice. Of an attention the finished
+    runs count; while there are none, those that are under way: a mean over both would end early."""
     chosen = {name: [x for x in runs if x.attention == name and x.status == "done"] for name in attentions}
     chosen = {name: done or [x for x in runs if x.attention == name] for name, done in chosen.items()}
     found = []

@@ -1,5 +1,6 @@
-"""What every drawing function returns, the one place that turns a matplotlib canvas into an SVG for light and dark pages, and the
-one place for colours: told apart by every kind of eye, and at least 3:1 against white and against a dark page."""
+"""What every drawing function returns, the one place that turns a matplotlib canvas into an SVG for light and dark
+pages, and the one place for colours: told apart by every kind of eye, and at least 3:1 against white and against a dark
+page."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,8 @@ __all__ = [
 STYLE = Path(__file__).with_name("figures.mplstyle")
 LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
-# after Okabe and Ito: those of their colours that stand out on white as well as on black, some a little darker or lighter
+# after Okabe and Ito: those of their colours that stand out on white as well as on black, some a little darker or
+# lighter
 _COLOURS = ("#1a7fc1", "#d55e00", "#009e73", "#c26a9a", "#8a6fd1", "#a67c00", "#7d8590", "#2a93a8")
 # a second sign beside the colour: dashes of a line
 _DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (4, 2), (1, 2), (12, 4), (6, 2, 1, 2))
@@ -97,8 +99,9 @@ def svg(drawn: "Canvas", alt: str, dark: Mapping[str, str] = DARK) -> bytes:
 
 
 def styles(names: list[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """(colour, dashes) for each of ``names``: the same name looks the same in every figure where it has a fixed look. More
-    names than looks: all that have none of their own are grey, so that no two seem related; their labels tell them apart."""
+    """(colour, dashes) for each of ``names``: the same name looks the same in every figure where it has a fixed look.
+    More names than looks: all that have none of their own are grey, so that no two seem related; their labels tell them
+    apart."""
     used = {_FIXED[n] for n in names if n in _FIXED}
     free = [i for i in range(len(_COLOURS)) if i not in used]
     others = [n for n in names if n not in _FIXED]

@@ -52,8 +52,8 @@ def heat_maps(
     columns: int = 4,
     ends: tuple[str, str] | None = None,
 ) -> Figure:
-    """An SVG with one panel after the other. Panels show their ``tokens`` on both sides where there is room. ``ends``: what no colour
-    and full colour mean, for a scale below the panels."""
+    """An SVG with one panel after the other. Panels show their ``tokens`` on both sides where there is room. ``ends``:
+    what no colour and full colour mean, for a scale below the panels."""
     if not panels:
         raise ValueError(f"nothing to draw in {title!r}: no matrix")
     alt = f"{title}. {' '.join(map(_words, panels))}"

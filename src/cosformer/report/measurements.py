@@ -23,11 +23,12 @@ DIFFERENCE = "µs more"  # the unit of a measurement that is a difference of two
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One number of a benchmark: ``value`` in ``unit``, median and quartiles. None: not measured, and ``note`` says why.
+    """One number of a benchmark: ``value`` in ``unit``, median and quartiles. None: not measured, and ``note`` says
+    why.
 
-    kind: what was timed or sized (forward, backward, training, memory, step …). mode: causal, non-causal, padded; of a whole
-    model inference or training. baseline: what the value is a multiple of. variant: what else tells two of them apart.
-    milliseconds, megabytes: of the attention itself, and of the baseline.
+    kind: what was timed or sized (forward, backward, training, memory, step …). mode: causal, non-causal, padded; of a
+    whole model inference or training. baseline: what the value is a multiple of. variant: what else tells two of them
+    apart. milliseconds, megabytes: of the attention itself, and of the baseline.
     """
 
     kind: str
@@ -101,8 +102,8 @@ class Results:
         m = self.machine
         commit = f", commit {self.commit}" if self.commit else ""
         return (
-            f"Measured with `{self.command}` on {self.date}{commit}: {m['cpu']} ({m['instructions']}), {m['cores']} cores, "
-            f"{m['threads']} threads, {m['system']}, Python {m['python']}, torch {m['torch']}."
+            f"Measured with `{self.command}` on {self.date}{commit}: {m['cpu']} ({m['instructions']}), {m['cores']} "
+            f"cores, {m['threads']} threads, {m['system']}, Python {m['python']}, torch {m['torch']}."
         )
 
     def json(self) -> str:

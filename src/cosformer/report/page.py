@@ -110,7 +110,10 @@ def write_report(
 
 def write_maps(out: Path, title: str, tokens: Sequence[str], figures: Mapping[str, Figure]) -> None:
     """A page of attention maps. ``figures``: heading -> the maps below it. ``tokens``: what the model read."""
-    lead = "Where each head looks: queries down, keys across, blue for positive weights, orange for negative, clear for zero."
+    lead = (
+        "Where each head looks: queries down, keys across, blue for positive weights, orange for negative, clear "
+        "for zero."
+    )
     maps = [(heading, [figure]) for heading, figure in figures.items()]
     write_page(out, "Attention maps", lead=lead, what=title, tokens=tokens, maps=maps)
 
@@ -184,7 +187,10 @@ def _findings(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
         second, error = others[0], math.hypot(best.error, others[0].error)
         gap = abs(best.mean - second.mean)
         by = metric.text(gap) if math.isnan(error) else with_error(gap, error)
-        ahead = f"{by} {metric.unit} better than {second.name} ({_value(second, metric)}, {_seeds(second)}): {_how_sure(gap, error)}"
+        ahead = (
+            f"{by} {metric.unit} better than {second.name} ({_value(second, metric)}, {_seeds(second)}): "
+            f"{_how_sure(gap, error)}"
+        )
         rest = f" {_count(len(others) - 1, 'other')} behind." if len(others) > 1 else ""
         yield setup.label, f"{first}, {ahead}.{rest}" if gap else f"{first}; {second.name} reaches the same."
 
@@ -219,7 +225,10 @@ def _how_sure(gap: float, error: float) -> str:
         return "the seeds do not differ at all"
     if gap >= _SURE * error:
         return "clearly more than the seeds differ"
-    return f"{gap / error:.1f} standard errors, {'likely but not certain' if gap >= _LIKELY * error else 'which chance explains as well'}"
+    return (
+        f"{gap / error:.1f} standard errors, "
+        f"{'likely but not certain' if gap >= _LIKELY * error else 'which chance explains as well'}"
+    )
 
 
 def _speed_tiles(benches: Mapping[str, Results]) -> Iterator[tuple[str, str]]:
@@ -266,8 +275,8 @@ def _runs(runs: Sequence[Run], problems: Problems) -> dict[str, Any]:
 
 
 def _run_table(chosen: Sequence[Run]) -> tuple[list[str], list[list[Any]], str]:
-    """Header, rows with the best first, and a note; a column for each setting in which these runs differ. A cell is text, or text and the
-    number that it is sorted by."""
+    """Header, rows with the best first, and a note; a column for each setting in which these runs differ. A cell is
+    text, or text and the number that it is sorted by."""
     names = overview.varying_settings(chosen)
     metric = next(filter(None, map(metric_of, chosen)), None)
     splits = {run.evaluation for run in chosen if run.scores}
@@ -367,7 +376,8 @@ def _check(check: dict[str, Any]) -> dict[str, Any]:
     words = ", ".join(f"{value:.0e} in {dtype}" for dtype, value in worst.items())
     verdict = "Every form is within its limit" if passed else "NOT every form is within its limit"
     return {
-        "verdict": f"{verdict}: the linear form is the definition, rearranged. Largest relative error of an output: {words}.",
+        "verdict": f"{verdict}: the linear form is the definition, rearranged. Largest relative error of an output: "
+        f"{words}.",
         "worst": f"{worst.get('float64', math.nan):.0e}",
         "header": ["form", "backend", "dtype", "output", "gradient", "within its limit"],
         "rows": rows,

@@ -38,8 +38,8 @@ class Table:
 
 
 def insert(text: str, name: str, block: str) -> str:
-    """``text`` with ``block`` between the markers ``<!-- name:start -->`` and ``<!-- name:end -->``, within a line if the
-    markers are."""
+    """``text`` with ``block`` between the markers ``<!-- name:start -->`` and ``<!-- name:end -->``, within a line if
+    the markers are."""
     start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
     if text.count(start) != 1 or text.count(end) != 1:
         raise ValueError(f"the document must hold the markers {start} and {end} once each")

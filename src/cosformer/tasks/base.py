@@ -136,13 +136,13 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
-        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode and on the batch's device,
-        gradients are off."""
+        """What adds up over batches and processes: losses, counts, hits. The model is in eval mode and on the batch's
+        device, gradients are off."""
 
     @abstractmethod
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics of evaluation ``name`` from the summed ``sums``, among them ``self.score`` and ``error``, the standard
-        error of that score over rows (or tokens)."""
+        """The metrics of evaluation ``name`` from the summed ``sums``, among them ``self.score`` and ``error``, the
+        standard error of that score over rows (or tokens)."""
 
     @abstractmethod
     def baseline(self, name: str) -> Baseline:
@@ -174,7 +174,8 @@ def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> Cosform
 
 
 def _attentions(names: str, options: dict[str, Any], layers: int) -> dict[str, Any]:
-    """The fields of the config for one attention, or for several by turns: layer i of ``local,cosformer`` takes name i mod 2.
+    """The fields of the config for one attention, or for several by turns: layer i of ``local,cosformer`` takes name i
+    mod 2.
 
     An option of one of several is given with its name, as ``local.window``.
     """

@@ -23,11 +23,11 @@ _MOST_CLASSES = 100  # of which the confusions are counted
 
 
 class Classify(Task):
-    """Rows are documents, padded to the longest of their batch; padding is masked. ``data.length`` is the most they may have,
-    by default as many as the set's own limit, or its longest row; ``data.long`` says what becomes of longer ones.
+    """Rows are documents, padded to the longest of their batch; padding is masked. ``data.length`` is the most they may
+    have, by default as many as the set's own limit, or its longest row; ``data.long`` says what becomes of longer ones.
 
-    Windows: in training a long document gives one stretch of ``data.length`` tokens, drawn anew in every epoch; in an evaluation
-    windows that overlap by a quarter cover it, and their probabilities are averaged."""
+    Windows: in training a long document gives one stretch of ``data.length`` tokens, drawn anew in every epoch; in an
+    evaluation windows that overlap by a quarter cover it, and their probabilities are averaged."""
 
     name = "classify"
     score = "accuracy"
@@ -41,8 +41,9 @@ class Classify(Task):
         self.length = data.length or self.dataset.max_length or longest
         if longest > self.length and data.long == "refuse":
             raise ValueError(
-                f"data set {data.name!r} has a row of {longest} tokens, more than data.length={self.length}; set data.length"
-                f" to {longest}, cut the rows with data.long=cut, or with the set's own option, max_length={self.length}"
+                f"data set {data.name!r} has a row of {longest} tokens, more than data.length={self.length}; set "
+                f"data.length to {longest}, cut the rows with data.long=cut, or with the set's own option, "
+                f"max_length={self.length}"
             )
 
     def _check_labels(self) -> None:
@@ -72,8 +73,8 @@ class Classify(Task):
         lengths = {int(n) for column in self._columns() for n in np.unique(column.lengths)}
         if config.pooling == "mean_all" and len(lengths) > 1:
             raise ValueError(
-                "pooling='mean_all' counts padding, so a row's class would depend on the other rows of its batch; rows here"
-                f" have {min(lengths)} to {max(lengths)} tokens: use pooling='mean'"
+                "pooling='mean_all' counts padding, so a row's class would depend on the other rows of its batch; rows "
+                f"here have {min(lengths)} to {max(lengths)} tokens: use pooling='mean'"
             )
         return config
 
@@ -228,8 +229,9 @@ class Classify(Task):
 def windows(
     tokens: np.ndarray, length: int, frame: tuple[int | None, int | None], rng: np.random.Generator | None = None
 ) -> list[np.ndarray]:
-    """Stretches of at most ``length`` tokens that cover the document, each overlapping the next by a quarter or more; the start
-    and end tokens of ``frame`` that enclose it enclose each of them. With ``rng`` one stretch, from anywhere in the document."""
+    """Stretches of at most ``length`` tokens that cover the document, each overlapping the next by a quarter or more;
+    the start and end tokens of ``frame`` that enclose it enclose each of them. With ``rng`` one stretch, from anywhere
+    in the document."""
     if len(tokens) <= length:
         return [tokens]
     enclosed = tokens.ndim == 1 and tokens[0] == frame[0] and tokens[-1] == frame[1]

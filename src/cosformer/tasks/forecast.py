@@ -21,11 +21,12 @@ _MOST_CHANNELS = 10  # that have a score of their own
 class Forecast(Task):
     """Rows are windows of ``data.length`` steps, in training from anywhere in a series, drawn anew in every epoch.
 
-    Evaluations: a split's name scores the forecast of each step from those before it; ``valid@24`` forecasts 24 steps at a time
-    from the steps before them, one by one from the state, and goes on behind them. Both score every step of the split once.
+    Evaluations: a split's name scores the forecast of each step from those before it; ``valid@24`` forecasts 24 steps
+    at a time from the steps before them, one by one from the state, and goes on behind them. Both score every step of
+    the split once.
 
-    Scores: ``mae``, the mean absolute error in standard deviations of the training readings, with its standard error over windows,
-    ``rmse`` likewise, and ``mae_NAME`` of each channel in its own units.
+    Scores: ``mae``, the mean absolute error in standard deviations of the training readings, with its standard error
+    over windows, ``rmse`` likewise, and ``mae_NAME`` of each channel in its own units.
     """
 
     name = "forecast"
@@ -148,8 +149,8 @@ class Forecast(Task):
         part, at, text = name.partition("@")
         if part not in self.dataset.splits or (at and not text.isdigit()) or (at and not 0 < int(text) < self.length):
             raise ValueError(
-                f"unknown evaluation {name!r}; a split ({', '.join(self.dataset.splits)}), or one with the steps to forecast at once,"
-                f" from 1 to {self.length - 1}, as 'valid@{self.horizon}'"
+                f"unknown evaluation {name!r}; a split ({', '.join(self.dataset.splits)}), or one with the steps to "
+                f"forecast at once, from 1 to {self.length - 1}, as 'valid@{self.horizon}'"
             )
         steps, split = int(text) if at else 0, self.dataset.splits[part]
         stride = steps or max(1, self.length // 4)

@@ -23,13 +23,13 @@ from cosformer.tasks.scores import count_words, mean_and_error, row_sums, text_o
 class LM(Task):
     """Rows are blocks of ``data.length`` tokens of the stream; the first input of the stream is the end token.
 
-    Evaluations: a split's name scores its blocks each on its own; ``valid@C`` slides a window of ``data.length`` tokens so
-    that every target but those of the first window has at least C tokens before it. Both score each target once, and with
-    ``data.eval_rows`` the same text: that many blocks.
+    Evaluations: a split's name scores its blocks each on its own; ``valid@C`` slides a window of ``data.length`` tokens
+    so that every target but those of the first window has at least C tokens before it. Both score each target once, and
+    with ``data.eval_rows`` the same text: that many blocks.
 
-    Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte`` per
-    byte of the text that the scored tokens stand for, whatever the vocabulary (see ``scores.text_of``); ``bits_per_token`` instead
-    of the two where tokens are letters of an alphabet, or ids. With ``data.full_test`` also
+    Scores: ``loss`` in nats and ``perplexity`` per token; ``word_perplexity`` per word and line end, ``bits_per_byte``
+    per byte of the text that the scored tokens stand for, whatever the vocabulary (see ``scores.text_of``);
+    ``bits_per_token`` instead of the two where tokens are letters of an alphabet, or ids. With ``data.full_test`` also
     ``loss@64``, the loss at positions 64 to 127 of a block, and so on: what more context is worth.
     """
 
@@ -145,8 +145,8 @@ class LM(Task):
         tokens = int(context) if at else 0
         if tokens >= self.length:
             raise ValueError(
-                f"evaluation {name!r}: a context of {tokens} leaves no target in windows of data.length={self.length}; use"
-                f" less, as {split}@{self.length * 3 // 4}"
+                f"evaluation {name!r}: a context of {tokens} leaves no target in windows of data.length={self.length}; "
+                f"use less, as {split}@{self.length * 3 // 4}"
             )
         part = self.dataset.splits[split]
         scored = len(part.tokens.flat)

@@ -22,11 +22,11 @@ EVAL_SHARE = 0.15  # of the tokens
 
 
 class MLM(Task):
-    """Rows are whole lines packed behind one ``<s>``, up to ``data.length`` tokens; ``data.masked`` of them are chosen anew in
-    every epoch, and 15 % in an evaluation.
+    """Rows are whole lines packed behind one ``<s>``, up to ``data.length`` tokens; ``data.masked`` of them are chosen
+    anew in every epoch, and 15 % in an evaluation.
 
-    Special tokens are never chosen. Where the vocabulary lacks ``<s>``, ``<pad>`` or ``<mask>``, the model's vocabulary has
-    them behind the data's own ids, in this order.
+    Special tokens are never chosen. Where the vocabulary lacks ``<s>``, ``<pad>`` or ``<mask>``, the model's vocabulary
+    has them behind the data's own ids, in this order.
     """
 
     name = "mlm"

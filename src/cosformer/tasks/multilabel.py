@@ -13,8 +13,8 @@ from cosformer.tasks.scores import mean_and_error, row_sums
 
 
 class Multilabel(Classify):
-    """Rows with any number of classes. ``f1``: over all decisions (micro), with its standard error over rows; ``exact``: the share
-    of rows whose classes are all right."""
+    """Rows with any number of classes. ``f1``: over all decisions (micro), with its standard error over rows;
+    ``exact``: the share of rows whose classes are all right."""
 
     name = "multilabel"
     score = "f1"

@@ -23,8 +23,9 @@ def own_experiment(
     length: int | None = None,
     long: str | None = None,
 ) -> tuple[Experiment, list[str]]:
-    """The experiment of general recipe ``recipe`` for the files that ``options`` name (``path``, columns, splits, tokenizer), complete
-    and independent of later changes to defaults; and what was found and decided, as lines for the user."""
+    """The experiment of general recipe ``recipe`` for the files that ``options`` name (``path``, columns, splits,
+    tokenizer), complete and independent of later changes to defaults; and what was found and decided, as lines for the
+    user."""
     name, fixed, make = GENERAL[recipe]
     name = data_set_of(name, options)
     if name == "sequences" and "target" not in fixed:
@@ -57,8 +58,9 @@ def own_experiment(
 
 
 def data_set_of(name: str, options: dict[str, Any]) -> str:
-    """The data set that reads the files of a recipe: the recipe's own, ``name``, or, as their endings say, one of sequences that are no
-    text; a table is one of series where the option ``series`` names the column that groups its rows."""
+    """The data set that reads the files of a recipe: the recipe's own, ``name``, or, as their endings say, one of
+    sequences that are no text; a table is one of series where the option ``series`` names the column that groups its
+    rows."""
     files = {file.name for file in own_files(str(options["path"]), lambda name: is_array(name) or is_fasta(name))}
     if any(is_fasta(name) for name in files):
         return "sequences"
@@ -109,8 +111,8 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
     what = {"table": "rows", "series": "series", "sequences": "stretches" if summary.classes is None else "sequences"}
     unit = "steps" if experiment.data.name == "series" else "tokens"
     lines.append(
-        f"{what.get(experiment.data.name, 'lines')}: {rows}; {summary.tokens:,} training {unit}, median {summary.median:,}, longest"
-        f" {summary.longest:,}"
+        f"{what.get(experiment.data.name, 'lines')}: {rows}; {summary.tokens:,} training {unit}, median "
+        f"{summary.median:,}, longest {summary.longest:,}"
     )
     lines += [
         f"warning: {count:,} {note}" for note, count in dataset.notes.items() if count and note.startswith("rows")
@@ -132,7 +134,7 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
         else f"weights of {experiment.start}"
     )
     lines.append(
-        f"{size}; {train.steps:,} updates of {train.batch} rows of at most {experiment.data.length:,} {unit}, peak learning rate"
-        f" {train.lr:g}"
+        f"{size}; {train.steps:,} updates of {train.batch} rows of at most {experiment.data.length:,} {unit}, peak "
+        f"learning rate {train.lr:g}"
     )
     return lines

@@ -14,8 +14,8 @@ from cosformer.tasks.scores import number_scores, number_sums
 
 
 class Regress(Classify):
-    """As classification, of numbers. The model works in units of the training labels' spread, and answers in theirs: the mean and
-    the scale are in its config. Of windows the mean of the numbers counts."""
+    """As classification, of numbers. The model works in units of the training labels' spread, and answers in theirs:
+    the mean and the scale are in its config. Of windows the mean of the numbers counts."""
 
     name = "regress"
     score = "mae"

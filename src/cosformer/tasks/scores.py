@@ -1,5 +1,5 @@
-"""What scores are made of: sums that add up over batches, with their standard errors; the unigram model that a language model must
-beat; and how much text tokens stand for, so that models with different vocabularies can be compared."""
+"""What scores are made of: sums that add up over batches, with their standard errors; the unigram model that a language
+model must beat; and how much text tokens stand for, so that models with different vocabularies can be compared."""
 
 import math
 import re
@@ -31,8 +31,8 @@ def row_sums(nats: np.ndarray, tokens: np.ndarray) -> dict[str, float]:
 def mean_and_error(sums: dict[str, float]) -> tuple[float, float]:
     """The mean loss per token and its standard error over rows, as tokens of one row depend on each other.
 
-    Rows of equal size: the standard deviation of the rows' means over the root of their number. Of unequal size: the same
-    for a ratio of sums, whose deviations are nats - mean * tokens of each row.
+    Rows of equal size: the standard deviation of the rows' means over the root of their number. Of unequal size: the
+    same for a ratio of sums, whose deviations are nats - mean * tokens of each row.
     """
     rows, tokens = sums["rows"], sums["tokens"]
     if not tokens:
@@ -91,8 +91,8 @@ def number_sums(found: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def number_scores(sums: dict[str, float]) -> dict[str, float]:
-    """The mean absolute error with its standard error, the root of the mean square, and R2: the share of the labels' variance that
-    is explained."""
+    """The mean absolute error with its standard error, the root of the mean square, and R2: the share of the labels'
+    variance that is explained."""
     rows = sums["rows"]
     mae, mean_square = sums["absolute"] / rows, sums["squares"] / rows
     variance = sums["labels_squared"] / rows - (sums["labels"] / rows) ** 2

@@ -16,8 +16,8 @@ from cosformer.tasks.scores import confusion_matrix, confusion_sums, macro_f1, m
 
 
 class Tag(Classify):
-    """A word's tag stands at its first token; the other tokens do not count. ``accuracy``: of words, with its standard error over
-    rows, whose words depend on each other; ``macro_f1``: the mean of F1 over the tags."""
+    """A word's tag stands at its first token; the other tokens do not count. ``accuracy``: of words, with its standard
+    error over rows, whose words depend on each other; ``macro_f1``: the mean of F1 over the tags."""
 
     name = "tag"
     score = "accuracy"

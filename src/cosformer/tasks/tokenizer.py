@@ -23,8 +23,9 @@ def _tokenizer_of(experiment: Experiment) -> str:
     start = experiment.start
     if start is None:
         raise ValueError(
-            f"{experiment.recipe} starts from a trained encoder: give --start a run of an mlm-... recipe (or the folder of a"
-            " RoBERTa checkpoint); or, to train from scratch, --data.options.tokenizer bytes or a tokenizer's folder"
+            f"{experiment.recipe} starts from a trained encoder: give --start a run of an mlm-... recipe (or the "
+            "folder of a RoBERTa checkpoint); or, to train from scratch, --data.options.tokenizer bytes or a "
+            "tokenizer's folder"
         )
     folder = Path(start)
     if (folder / EXPERIMENT_FILE).is_file():
@@ -39,6 +40,6 @@ def _tokenizer_of(experiment: Experiment) -> str:
     if any((folder / name).exists() for name in _FILES):
         return start
     raise FileNotFoundError(
-        f"start={start!r} is no run, and no folder that holds a tokenizer ({', '.join(_FILES)}); give the checkpoint's tokenizer"
-        " as --data.options.tokenizer FOLDER"
+        f"start={start!r} is no run, and no folder that holds a tokenizer ({', '.join(_FILES)}); give the checkpoint's "
+        "tokenizer as --data.options.tokenizer FOLDER"
     )

@@ -72,8 +72,8 @@ class Progress(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM and SIGINT end a run after the update that is under way, with a checkpoint. A context, too: inside it the first
-    signal asks for a stop, the second interrupts at once."""
+    """SIGTERM and SIGINT end a run after the update that is under way, with a checkpoint. A context, too: inside it the
+    first signal asks for a stop, the second interrupts at once."""
 
     def __init__(self) -> None:
         self.received: str | None = None

@@ -76,8 +76,8 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
     parts = []
     if best is not None:
         parts.append(
-            f"These are the weights after update {best['step']:,}, chosen by `{task.score}` on the split `{task.selection}`:"
-            f" {best['score']:.4f}."
+            f"These are the weights after update {best['step']:,}, chosen by `{task.score}` on the split "
+            f"`{task.selection}`: {best['score']:.4f}."
         )
     if result is not None:
         baselines = [result[kind] for kind in ("baseline", "text_baseline") if kind in result]

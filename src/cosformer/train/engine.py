@@ -42,9 +42,9 @@ class TrainingFailed(RuntimeError):
 def unreadable(path: Path, error: Exception) -> TrainingFailed:
     """The error for a checkpoint whose hashes match but which cannot be loaded."""
     return TrainingFailed(
-        f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'});"
-        " none of it was used. Remove this checkpoint and resume again: training continues from the previous one and repeats"
-        " the updates since"
+        f"{path} cannot be read ({type(error).__name__}: "
+        f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); none of it was used. Remove this "
+        "checkpoint and resume again: training continues from the previous one and repeats the updates since"
     )
 
 
@@ -172,7 +172,8 @@ class Engine(Trainer):
             raise TrainingFailed(self._divergence(model))
         if self.diagnostics is not None and (self.state.global_step + 1) % self.experiment.train.log_every == 0:
             self.diagnostics.take_gradients()
-        # last: clipping by a norm that is not a number would spoil every gradient, and no one could say which was the first
+        # last: clipping by a norm that is not a number would spoil every gradient, and no one could say which was the
+        # first
         if not self._trainer_computes_norm and self.args.max_grad_norm > 0:
             nn.utils.clip_grads_with_norm_(parameters, self.args.max_grad_norm, norm)
         return self._norm
@@ -252,8 +253,8 @@ class Engine(Trainer):
         return found
 
     def _is_out_of_patience(self) -> bool:
-        """Whether as many evaluations as ``early_stopping`` allows have passed since the best one. The Trainer's state has that one's
-        update, also after a resume."""
+        """Whether as many evaluations as ``early_stopping`` allows have passed since the best one. The Trainer's state
+        has that one's update, also after a resume."""
         patience, every = self.experiment.train.early_stopping, self.experiment.train.eval_every
         step, best = self.state.global_step, self.state.best_global_step
         return patience is not None and best is not None and step // every - best // every >= patience
@@ -381,8 +382,8 @@ class Engine(Trainer):
             shutil.rmtree(self.run / "best.new", ignore_errors=True)
             free = shutil.disk_usage(self.run).free / 1e6
             raise TrainingFailed(
-                f"{what} could not be written to {self.run} ({error}; {free:,.0f} MB free); {self._last_good_checkpoint()}."
-                f" Make room and run `cosformer resume {self.run}`"
+                f"{what} could not be written to {self.run} ({error}; {free:,.0f} MB free); "
+                f"{self._last_good_checkpoint()}. Make room and run `cosformer resume {self.run}`"
             ) from error
 
     def _last_good_checkpoint(self) -> str:

@@ -1,4 +1,5 @@
-"""A finished run made small enough to ship: its last weights in bfloat16, its settings, the scores of just these, and a card.
+"""A finished run made small enough to ship: its last weights in bfloat16, its settings, the scores of just these, and a
+card.
 
 ``python -m cosformer.train.export RUN OUT``; OUT can be used as a run's folder wherever the best weights are asked for.
 """
@@ -54,9 +55,10 @@ def card(result: dict[str, Any], note: str) -> Any:
     body = f"""{note}
 
 Made by `{result["command"]}`: recipe `{result["recipe"]}`, attention `{result["attention"]}`, seed {result["seed"]},
-{result["parameters"]:,} parameters, {result["steps"]:,} updates, {result["tokens"]:,} tokens, {result["cpu_seconds"] / 60:.0f} minutes of processor time
-on one thread of {m["cpu"]}; Python {m["python"]}, torch {m["torch"]}. The data are the sources of that Python's standard library,
-without its tests (Python Software Foundation License); files are dealt 90/5/5 to training, validation and test. `make model`
+{result["parameters"]:,} parameters, {result["steps"]:,} updates, {result["tokens"]:,} tokens,
+{result["cpu_seconds"] / 60:.0f} minutes of processor time on one thread of {m["cpu"]}; Python {m["python"]},
+torch {m["torch"]}. The data are the sources of that Python's standard library, without its tests (Python
+Software Foundation License); the files are split 90/5/5 into training, validation and test. `make model`
 trains and writes it again.
 
 Scores of these weights, the last ones rounded to bfloat16, computed in float32:
@@ -65,7 +67,8 @@ Scores of these weights, the last ones rounded to bfloat16, computed in float32:
 |---|---:|---:|---:|
 {chr(10).join(rows)}
 
-It writes text that looks like Python and means nothing. It is here to show the library at work, not to help anybody program."""
+It writes text that looks like Python and means nothing. It is here to show the library at
+work, not to help anybody program."""
     return model_card(
         "A small cosFormer that writes Python", body, "AutoModelForCausalLM", "linear-attention", missing=""
     )

@@ -1,5 +1,5 @@
-"""The rows of a run as one list, whatever the number of processes, and how those share it: a mesh of data ranks, which have
-different rows, and sequence ranks, which split a row between them."""
+"""The rows of a run as one list, whatever the number of processes, and how those share it: a mesh of data ranks, which
+have different rows, and sequence ranks, which split a row between them."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -19,9 +19,9 @@ _SEED_STEP = 1_000_003  # between the dropout seeds of neighbouring ranks
 
 
 class Stream(Dataset):
-    """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass). ``alike``: rows of about
-    the same length stand together, so many at a time, and are padded less. (Where that number does not divide the rows, updates of later
-    passes may take from two groups.)
+    """``steps * batch`` rows: pass after pass over the task's rows, each in an order drawn from (seed, pass).
+    ``alike``: rows of about the same length stand together, so many at a time, and are padded less. (Where that number
+    does not divide the rows, updates of later passes may take from two groups.)
 
     Row i is the same whenever, wherever and however often it is asked for: a resumed run reads on at its place, and two
     processes that share the list see what one would see.

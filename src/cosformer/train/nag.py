@@ -7,7 +7,8 @@ import torch
 
 
 class NAG(torch.optim.Optimizer):
-    """``v <- mu * rho * v - lr * g``, and ``p`` moves by ``mu^2 * rho * v_before - (1 + mu) * lr * g``; rho = lr / lr before.
+    """``v <- mu * rho * v - lr * g``, and ``p`` moves by ``mu^2 * rho * v_before - (1 + mu) * lr * g``; rho = lr / lr
+    before.
 
     Unlike ``torch.optim.SGD(nesterov=True)`` the velocity holds learning rates already applied, so that a changed rate
     rescales it.

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 
 def repeated(table: Tensor, length: int, first: int = 0) -> Tensor:
-    """``table`` with the rows from ``first`` on repeated until there are ``length`` of them; the rows before it stay in front.
+    """``table`` with the rows from ``first`` on repeated until there are ``length`` of them; the rows before it stay in
+    front.
 
     Position i starts as position i mod n of the n trained ones: near tokens keep the order they were trained with.
     """

@@ -40,7 +40,8 @@ LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to h
 def train(
     experiment: Experiment, run: Path, *, quiet: bool = False, wait: Callable[[], object] | None = None
 ) -> dict[str, Any]:
-    """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if stopped).
+    """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if
+    stopped).
 
     ``wait`` is called before every update, and the time it takes is not counted: runs that are compared can take turns.
     """
@@ -81,9 +82,10 @@ def resume(
 ) -> dict[str, Any]:
     """Continue from the last complete checkpoint: the result is that of a run that was never stopped.
 
-    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`. ``sequence_parallel``: with
-    rows over so many processes instead; checkpoints are the same for any number, and results but for rounding and dropout.
-    ``apply_changes``: continue with the settings edited in ``experiment.json`` (an error otherwise) and record them.
+    ``steps``: train up to this update instead, also where the run has ended; see :func:`lengthen`.
+    ``sequence_parallel``: with rows over so many processes instead; checkpoints are the same for any number, and
+    results but for rounding and dropout. ``apply_changes``: continue with the settings edited in ``experiment.json``
+    (an error otherwise) and record them.
     """
     load_experiment(run)  # says at once if this is no run
     if apply_changes and steps is None and (run / RESULT_FILE).exists():
@@ -134,9 +136,9 @@ def _damaged_result(run: Path) -> str:
 
 
 def lengthen(run: Path, steps: int) -> Experiment:
-    """Give the run ``steps`` updates in all; returns its experiment. From its last checkpoint on the learning rate is that of a run of so many updates:
-    where it had fallen to its end it rises again, so the result is not that of a run of ``steps`` updates from the start.
-    The result that is there is kept as ``result-STEPS.json``."""
+    """Give the run ``steps`` updates in all; returns its experiment. From its last checkpoint on the learning rate is
+    that of a run of so many updates: where it had fallen to its end it rises again, so the result is not that of a run
+    of ``steps`` updates from the start. The result that is there is kept as ``result-STEPS.json``."""
     experiment = load_experiment(run)
     before = experiment.train.steps
     longer = replace(experiment, train=replace(experiment.train, steps=steps))
@@ -148,8 +150,8 @@ def lengthen(run: Path, steps: int) -> Experiment:
     done = 0 if last is None else checkpoints.step_of(last)
     rates = [x.train.lr * schedule(x.train)(done) for x in (experiment, longer)]
     print(
-        f"{run}: on from update {done:,} to {steps:,}, with the '{experiment.train.schedule}' schedule of {steps:,} updates: the"
-        f" learning rate there is {rates[1]:.3g} (it was {rates[0]:.3g})",
+        f"{run}: on from update {done:,} to {steps:,}, with the '{experiment.train.schedule}' schedule of {steps:,} "
+        f"updates: the learning rate there is {rates[1]:.3g} (it was {rates[0]:.3g})",
         file=sys.stderr,
     )
     records = RecordsFile(run)
@@ -168,8 +170,8 @@ def evaluate_run(run: Path, names: list[str] | None = None, which: str | None = 
 def evaluate_with_confusions(
     run: Path, names: list[str] | None = None, which: str | None = None
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]]]:
-    """What :func:`evaluate_run` returns, and the confusion matrix of each evaluation that has one: ``classes``, and ``counts``, a row for
-    each true class with a column for each predicted one."""
+    """What :func:`evaluate_run` returns, and the confusion matrix of each evaluation that has one: ``classes``, and
+    ``counts``, a row for each true class with a column for each predicted one."""
     experiment = load_experiment(run)
     if edited := RecordsFile(run).edited():
         print(f"{edited}; the scores are those of the edited settings", file=sys.stderr)

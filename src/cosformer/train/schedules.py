@@ -12,9 +12,10 @@ CYCLE_GROWTH, CYCLE_SHRINK = 2.0, 0.75  # of the cosine cycles: each is twice as
 def schedule(train: TrainConfig) -> Callable[[int], float]:
     """A function of the number of updates done (0 for the first update) to learning rate over ``train.lr``.
 
-    All rise linearly over ``warmup`` updates. Then ``constant``; ``linear`` down to ``min_lr`` at the last update; ``cosine``
-    down to ``min_lr`` over ``cycle`` updates (by default all that are left), starting over after each; ``cosine_cycles``,
-    the same with each cycle twice as long and three quarters as high; ``inverse_sqrt``, the peak times sqrt(warmup / update).
+    All rise linearly over ``warmup`` updates. Then ``constant``; ``linear`` down to ``min_lr`` at the last update;
+    ``cosine`` down to ``min_lr`` over ``cycle`` updates (by default all that are left), starting over after each;
+    ``cosine_cycles``, the same with each cycle twice as long and three quarters as high; ``inverse_sqrt``, the peak
+    times sqrt(warmup / update).
     """
     if train.lr == 0:
         return lambda done: 0.0

@@ -71,7 +71,8 @@ def _apply(run: Path, records: RecordsFile, experiment: Experiment, edited: str,
         )
     if not apply_changes:
         raise ValueError(
-            f"{edited}. Put it back, or continue with it from the last checkpoint: `cosformer resume {run} --apply-changes`"
+            f"{edited}. Put it back, or continue with it from the last checkpoint: `cosformer resume {run} "
+            "--apply-changes`"
         )
     step = 0 if last is None else checkpoints.step_of(last)
     print(f"{edited}: applied from update {step:,} on", file=sys.stderr)

@@ -66,18 +66,19 @@ _HEADS = {
 
 
 def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) -> PreTrainedModel:
-    """An encoder of transformers with a head for the task, its attention replaced where the experiment names another one, and its
-    positions extended where rows are longer."""
+    """An encoder of transformers with a head for the task, its attention replaced where the experiment names another
+    one, and its positions extended where rows are longer."""
     head, fields = _HEADS.get(task.head.__name__), task.model_fields()
     if head is None or task.name == "regress" or saved.model_type.removeprefix("cosformer_") not in CONVERTIBLE:
         raise ValueError(
-            f"start={experiment.start!r} holds a model of type {saved.model_type!r}, which task {task.name!r} cannot start from;"
-            f" classify, multilabel, tag and mlm start from encoders of the types {', '.join(CONVERTIBLE[:4])}, the others from a run"
-            " or a cosformer model"
+            f"start={experiment.start!r} holds a model of type {saved.model_type!r}, which task {task.name!r} cannot "
+            "start from; classify, multilabel, tag and mlm start from encoders of the types "
+            f"{', '.join(CONVERTIBLE[:4])}, the others from a run or a cosformer model"
         )
     if fields["vocab_size"] > saved.vocab_size:
         raise ValueError(
-            f"the vocabulary of {source} has {saved.vocab_size:,} tokens and the data {fields['vocab_size']:,}; use its tokenizer"
+            f"the vocabulary of {source} has {saved.vocab_size:,} tokens and the data {fields['vocab_size']:,}; use "
+            "its tokenizer"
         )
     wanted = {name: fields[name] for name in ("num_labels", "id2label", "label2id", "problem_type") if name in fields}
     model = head.from_pretrained(source, dtype=torch.float32, **wanted)
@@ -123,7 +124,8 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
     have, need = saved.vocab_size, needed["vocab_size"]
     if need > have:
         raise ValueError(
-            f"the vocabulary of {source} has {have:,} tokens and the data {need:,}; use the tokenizer it was trained with"
+            f"the vocabulary of {source} has {have:,} tokens and the data {need:,}; use the tokenizer it was trained "
+            "with"
         )
     for field, ours in ARCHITECTURE.items():
         asked = getattr(model, ours)

@@ -18,9 +18,9 @@ VOCABULARY_FILE = "vocabulary.json"
 def save_vocabulary(vocabulary: Vocabulary, folder: Path, task: str, max_len: int) -> None:
     """Write ``vocabulary`` into ``folder``; one of text also as ``AutoTokenizer.from_pretrained(folder)`` wants it.
 
-    That tokenizer makes of a text the ids that a row of ``task`` has: between start and end tokens, except in a language model's
-    stream, and with ``truncation=True`` at most ``max_len`` of them (where two texts share an odd number of places, transformers
-    gives the odd one to the second, our data to the first).
+    That tokenizer makes of a text the ids that a row of ``task`` has: between start and end tokens, except in a
+    language model's stream, and with ``truncation=True`` at most ``max_len`` of them (where two texts share an odd
+    number of places, transformers gives the odd one to the second, our data to the first).
     """
     entry = vocabulary.save(folder)
     (folder / VOCABULARY_FILE).write_text(json.dumps(entry), encoding="utf-8")

@@ -1,7 +1,7 @@
 """The native CPU kernels: the contract of ``plain``, in C, bound with ctypes.
 
-``why_not(...)`` says whether a call can be taken; ``forward``, ``backward`` and ``step`` assume that it can, and that the
-operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
+``why_not(...)`` says whether a call can be taken; ``forward``, ``backward`` and ``step`` assume that it can, and that
+the operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
 """
 
 from typing import Any
@@ -38,7 +38,8 @@ def _missing() -> str:
     return find()[1]
 
 
-# the mark that torch.compiler.assume_constant_result sets; the decorator itself loads dynamo and sympy, seconds of every import
+# the mark that torch.compiler.assume_constant_result sets; the decorator itself loads dynamo and sympy, seconds of
+# every import
 _missing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -90,8 +91,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and of the incoming state (of its shape also where none came in).
 
-    ``kv_next`` and ``z_next`` save time without causality; with None they are computed again. In float32, ``out`` and ``den``
-    may also be those of several causal calls that share one division; in bfloat16 ``out`` is not read, being rounded.
+    ``kv_next`` and ``z_next`` save time without causality; with None they are computed again. In float32, ``out`` and
+    ``den`` may also be those of several causal calls that share one division; in bfloat16 ``out`` is not read, being
+    rounded.
     """
     q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
     library = loaded()
@@ -172,9 +174,11 @@ def token(
     max_len: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """:func:`step` of a causal cosFormer call: ``out`` and the new ``kv``, ``z`` and position; None if the state is full.
+    """:func:`step` of a causal cosFormer call: ``out`` and the new ``kv``, ``z`` and position; None if the state is
+    full.
 
-    ``sizes``: B, H, Hk, D, E. Generation repeats this call, so its record is short, and C reads and writes the position.
+    ``sizes``: B, H, Hk, D, E. Generation repeats this call, so its record is short, and C reads and writes the
+    position.
     """
     b, h, _, d, e = sizes
     q, k, v, kv, z = q.contiguous(), k.contiguous(), v.contiguous(), kv.contiguous(), z.contiguous()
@@ -257,7 +261,7 @@ def _call(
     # fmt: off
     return CALL.pack(
         b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
-        qs[0], qs[1], qs[2], ks[0], ks[1], ks[2], vs[0], vs[1], vs[2], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
+        *qs[:3], *ks[:3], *vs[:3], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
         torch.get_num_threads(), p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z),
         _at(key_mask), _at(cu_seqlens), _at(decay), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )

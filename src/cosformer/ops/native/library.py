@@ -13,8 +13,9 @@ NAME = "_kernels.so"  # setup.py gives it no tag of an interpreter
 # fmt: off
 MEMBERS = [
     "B", "H", "Hk", "N", "S", "D", "E", "dtype", "relu", "causal", "normaliser", "q_len", "k_len", "eps",
-    "qs[3]", "ks[3]", "vs[3]", "sequences", "threads", "q_first", "k_first", "q", "k", "v", "kv", "z", "mask", "cu", "decay",
-    "out", "den", "kv_next", "z_next", "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]", "dvs[3]",
+    "qs[3]", "ks[3]", "vs[3]", "sequences", "threads", "q_first", "k_first", "q", "k", "v", "kv", "z", "mask", "cu",
+    "decay", "out", "den", "kv_next", "z_next", "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]",
+    "dvs[3]",
     "dkv", "dz", "b",
 ]
 #: members of token_t in the same way
@@ -99,8 +100,9 @@ def find() -> tuple[Library | None, str]:
     path = Path(__file__).parent / NAME
     if not path.exists():
         return None, (
-            "the native kernels were not built when cosformer was installed (no working C compiler then?); install a C compiler, then "
-            "`pip install --force-reinstall --no-deps --no-cache-dir cosformer` (pip keeps what it built without one)"
+            "the native kernels were not built when cosformer was installed (no working C compiler then?); install a C "
+            "compiler, then `pip install --force-reinstall --no-deps --no-cache-dir cosformer` (pip keeps what it "
+            "built without one)"
         )
     try:
         return Library(path), ""

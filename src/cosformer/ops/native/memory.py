@@ -1,9 +1,10 @@
 """Memory for large results, used again.
 
-Fresh memory costs a page fault every few kilobytes, which takes longer than the arithmetic that fills it, and the C library
-gives large blocks back to the system as soon as they are freed. Here the storages of large results are remembered, at most
-``KEPT`` bytes of them; one that nobody else holds any more serves the next result of its size. They are ordinary storages of
-torch, which may be resized, shared with other processes, or outlive this table. ``release`` forgets them all.
+Fresh memory costs a page fault every few kilobytes, which takes longer than the arithmetic that fills it, and the C
+library gives large blocks back to the system as soon as they are freed. Here the storages of large results are
+remembered, at most ``KEPT`` bytes of them; one that nobody else holds any more serves the next result of its size. They
+are ordinary storages of torch, which may be resized, shared with other processes, or outlive this table. ``release``
+forgets them all.
 """
 
 import ctypes
@@ -93,8 +94,8 @@ def _fresh(size: int) -> UntypedStorage:
 def _pop(storages: deque[UntypedStorage]) -> tuple[UntypedStorage, int]:
     """The first storage and the number of its references, from tensors and from Python.
 
-    The storage comes out of the deque here, not as an argument: whether a caller holds a reference to its arguments differs
-    once torch.compile has installed its frame evaluation.
+    The storage comes out of the deque here, not as an argument: whether a caller holds a reference to its arguments
+    differs once torch.compile has installed its frame evaluation.
     """
     storage = storages.popleft()
     return storage, torch._C._storage_Use_Count(storage._cdata) + sys.getrefcount(storage)  # pyright: ignore

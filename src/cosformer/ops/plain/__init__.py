@@ -1,9 +1,10 @@
-"""The linear form in plain PyTorch, for every device and dtype: all chunks of a segment at once, in a few dozen operations.
+"""The linear form in plain PyTorch, for every device and dtype: all chunks of a segment at once, in a few dozen
+operations.
 
-Every chunk's state is one product of a batch, what came before a chunk is a running sum over those states, and inside the
-chunks a D-wide product is weighted by one cosine matrix. Longer sequences go through in segments with a carried state, so that
-temporaries stay bounded: on a CPU short ones of a few heads, which stay in its caches; on other devices long ones of all heads,
-because starting an operation there costs more than a chunk's arithmetic.
+Every chunk's state is one product of a batch, what came before a chunk is a running sum over those states, and inside
+the chunks a D-wide product is weighted by one cosine matrix. Longer sequences go through in segments with a carried
+state, so that temporaries stay bounded: on a CPU short ones of a few heads, which stay in its caches; on other devices
+long ones of all heads, because starting an operation there costs more than a chunk's arithmetic.
 """
 
 from collections.abc import Iterator
@@ -75,8 +76,8 @@ class _Part:
         return state if self.call.cu_seqlens is None else torch.zeros_like(state)
 
     def backward(self, states: list[Tensor], of_rows: list[Tensor], dk: Tensor, dv: Tensor) -> Tensor:
-        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv. ``states``: the first, the last and the last one's
-        gradient; returns the first one's."""
+        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv. ``states``: the first, the last and the last
+        one's gradient; returns the first one's."""
         first, last, dstate = states
         causal, packed = self.call.spec.causal, self.call.cu_seqlens is not None
         # without causality every row saw the last state

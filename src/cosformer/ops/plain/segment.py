@@ -1,8 +1,9 @@
 """A stretch of a sequence as stacks of chunks: its rows, their keys, and the gradients of both, all chunks at once.
 
-Rows of a chunk see its keys in pairs, and the keys of other chunks as terms ``[F, E+1]``: sums of features times ``[v, 1]``, whose
-last column gives the row sums. Backwards ``[g, b] = [dL/dnum, dL/dden]`` takes the place of ``[v, 1]``. Features are made where
-they are used and scores given up as soon as they can be, because each is twice as large as the queries.
+Rows of a chunk see its keys in pairs, and the keys of other chunks as terms ``[F, E+1]``: sums of features times ``[v,
+1]``, whose last column gives the row sums. Backwards ``[g, b] = [dL/dnum, dL/dden]`` takes the place of ``[v, 1]``.
+Features are made where they are used and scores given up as soon as they can be, because each is twice as large as the
+queries.
 """
 
 from typing import Any
@@ -136,8 +137,8 @@ class Segment:
         self.at.unfold(den, den_out)
 
     def gradients(self, state: Tensor, dstate: Tensor, of_rows: list[Tensor], dk: Tensor, dv: Tensor) -> Tensor:
-        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv; from the gradient of the state after this segment to
-        that of the state before it."""
+        """Fill dq (the last ``of_rows``: g_out, out, den, dq), dk and dv; from the gradient of the state after this
+        segment to that of the state before it."""
         g_out, out, den, dq = of_rows
         terms, _ = self.key_sums(state)
         scores = self._scores() if self.pairs else None
@@ -182,8 +183,8 @@ class Segment:
     def key_gradients(
         self, terms: list[Tensor], dk: Tensor, dv: Tensor, pairs: Tensor | None = None, values: Tensor | None = None
     ) -> None:
-        """Fill dk and dv of these keys from the terms of the rows after them and, beside rows, from the pairs: ``values`` is
-        what these give to dv."""
+        """Fill dk and dv of these keys from the terms of the rows after them and, beside rows, from the pairs:
+        ``values`` is what these give to dv."""
         total: Any = None
         for direction, after in enumerate(terms):
             values = _add_product(values, self._key_features(direction), after)

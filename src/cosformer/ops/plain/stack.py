@@ -94,8 +94,9 @@ class Stack(NamedTuple):
 class Decay:
     """Rates ``[Hk,D]`` over the chunks of a stack.
 
-    Queries and keys carry their decay as factors relative to a point inside their chunk, the middle, so that no factor leaves
-    the range of a float; sums over a chunk's keys stand at its middle, and lose what the way from middle to middle takes.
+    Queries and keys carry their decay as factors relative to a point inside their chunk, the middle, so that no factor
+    leaves the range of a float; sums over a chunk's keys stand at its middle, and lose what the way from middle to
+    middle takes.
     """
 
     def __init__(self, rates: Tensor, features: int, at: Stack) -> None:
@@ -129,10 +130,11 @@ class Decay:
 def running_sums(
     per_chunk: Tensor, first: Tensor, decay: Decay | None, *, reverse: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``per_chunk [n, B*Hk, F, X]`` -> for each chunk ``first`` plus the sum of the chunks before it, and the whole sum.
+    """``per_chunk [n, B*Hk, F, X]`` -> for each chunk ``first`` plus the sum of the chunks before it, and the whole
+    sum.
 
-    ``reverse``: of the chunks after it. ``first`` and the whole sum stand at the positions outside of the stack that they
-    belong to: the last one before it, and the last one in it.
+    ``reverse``: of the chunks after it. ``first`` and the whole sum stand at the positions outside of the stack that
+    they belong to: the last one before it, and the last one in it.
     """
     if reverse:
         per_chunk = per_chunk.flip(0)
@@ -189,8 +191,8 @@ class Packing:
     def running_sums(self, per_chunk: Tensor, decay: Decay | None, *, reverse: bool = False) -> Tensor:
         """Sums over the chunks before (after) each one, of the sequence that goes on from them.
 
-        ``per_chunk [n, B*Hk, F, X]`` sums the last (first) sequence of each chunk. Doubling steps instead of differences of
-        one running sum: a difference would lose digits, and let NaN pass from one sequence to the next.
+        ``per_chunk [n, B*Hk, F, X]`` sums the last (first) sequence of each chunk. Doubling steps instead of
+        differences of one running sum: a difference would lose digits, and let NaN pass from one sequence to the next.
         """
         ours, theirs = (self.first, self.last) if reverse else (self.last, self.first)
         if reverse:

@@ -1,7 +1,8 @@
 """The Triton kernels for CUDA and ROCm GPUs: the contract of ``plain``, in float32, float16 and bfloat16.
 
-Nothing here imports triton before a call needs it. With ``TRITON_INTERPRET=1`` in the environment (read when the kernels are
-first used) Triton's interpreter runs the same kernels on CPU tensors, slowly: that is how they are tested without a GPU.
+Nothing here imports triton before a call needs it. With ``TRITON_INTERPRET=1`` in the environment (read when the
+kernels are first used) Triton's interpreter runs the same kernels on CPU tensors, slowly: that is how they are tested
+without a GPU.
 """
 
 import importlib.util
@@ -42,12 +43,18 @@ def why_not(*tensors: Tensor) -> str:
     if q.dtype not in _DTYPES:
         return f"the kernels take float32, float16 and bfloat16, not {str(q.dtype).removeprefix('torch.')}"
     if interpreted() and q.dtype not in _INTERPRETED_DTYPES:
-        return "Triton's interpreter computes wrong products of bfloat16; use float32 or float16, or unset TRITON_INTERPRET"
+        return (
+            "Triton's interpreter computes wrong products of bfloat16; use float32 or float16, or unset "
+            "TRITON_INTERPRET"
+        )
     widest = max((x.shape[-1] for x in (q, *others)), default=0)
     if widest > WIDEST:
         return f"the kernels take up to {WIDEST} channels a head, not {widest}"
     if product_kind(q.dtype) == "ieee" and padded(widest) == WIDEST:
-        return f"exact float32 products take up to {WIDEST // 2} channels a head, not {widest}; tf32 products take {WIDEST}"
+        return (
+            f"exact float32 products take up to {WIDEST // 2} channels a head, not {widest}; tf32 products take "
+            f"{WIDEST}"
+        )
     return ""
 
 

@@ -1,24 +1,25 @@
 """The Triton kernels: sums over segments, running sums over those, rows, their gradients, and the one-token step.
 
-A sequence is cut into segments. Tiles of rows see the keys of their own segment in pairs and those of the other segments as a
-sum: [k' cos | k' sin]^T v, and the same without v. The backward pass is the same computation with other operands. With
-a the divisor of a row, q~ = q'/a and beta = dL/d(row sum) * a,
+A sequence is cut into segments. Tiles of rows see the keys of their own segment in pairs and those of the other
+segments as a sum: [k' cos | k' sin]^T v, and the same without v. The backward pass is the same computation with other
+operands. With a the divisor of a row, q~ = q'/a and beta = dL/d(row sum) * a,
 
     dq_i = 1/a_i sum_j w_ij (g_i.v_j + beta_i) k'_j        dk_j = sum_i w_ij (g_i.v_j + beta_i) q~_i
     dv_j = sum_i w_ij (q~_i.k'_j) g_i                       w_ij = cos(angle_i - angle_j)
 
 so everything that is rounded to 16 bits on its way into a product stays of the size of the inputs, whatever the length.
 
-With DECAY the weight of a pair has a factor exp(-rate (i - j)) for each channel, RATES ``[Hk, D]``. It is split into a factor of
-the row and one of the key at a reference point between them: the last key of a tile that lies before the rows, the first row of
-one that lies behind the keys, both factors then being at most 1, and the middle of a tile that reaches both sides of the
-diagonal. Such a tile has 16 tokens, so that rates up to 4 give factors from exp(-32) to exp(32), and the pairs beyond the
-diagonal are selected away: multiplied by zero, what overflowed would be NaN. A sum over keys is decayed up to the last token of
-its segment (a state: of the call), a sum over rows up to the token before its segment.
+With DECAY the weight of a pair has a factor exp(-rate (i - j)) for each channel, RATES ``[Hk, D]``. It is split into a
+factor of the row and one of the key at a reference point between them: the last key of a tile that lies before the
+rows, the first row of one that lies behind the keys, both factors then being at most 1, and the middle of a tile that
+reaches both sides of the diagonal. Such a tile has 16 tokens, so that rates up to 4 give factors from exp(-32) to
+exp(32), and the pairs beyond the diagonal are selected away: multiplied by zero, what overflowed would be NaN. A sum
+over keys is decayed up to the last token of its segment (a state: of the call), a sum over rows up to the token before
+its segment.
 
 Every tensor is read by its own strides, the last one being 1. Tables of 32-bit integers, made by `plan.py`:
-SEGMENTS, rows of (start, end, position of the start, sequence), and TILES, rows of (slot of the sum it sees, start, end,
-position of the start, first row of the tile), where start and end are those of the tile's segment or sequence.
+SEGMENTS, rows of (start, end, position of the start, sequence), and TILES, rows of (slot of the sum it sees, start,
+end, position of the start, first row of the tile), where start and end are those of the tile's segment or sequence.
 Loaded values become float32 before anything is compared: a comparison of bfloat16 is not the same everywhere.
 """
 
@@ -129,8 +130,8 @@ def segment_sums(
 ):  # fmt: skip
     """``SUMS [B*Hk, segments, F*E + F]``: sums of x' y^T and of x' over each segment, x' at its angles.
 
-    Keys: x = k, y = v. ROWS: x = q, y = g, over the GROUPS heads that share a key head; x' is scaled by SCALE, the sum of
-    x' weighted by BETA, and row t - lead belongs to position t.
+    Keys: x = k, y = v. ROWS: x = q, y = g, over the GROUPS heads that share a key head; x' is scaled by SCALE, the sum
+    of x' weighted by BETA, and row t - lead belongs to position t.
     """
     segment, head, block = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     start, end = tl.load(SEGMENTS + segment * 4), tl.load(SEGMENTS + segment * 4 + 1)
@@ -187,8 +188,8 @@ def running_sums(
 ):  # fmt: skip
     """From the sums of segments to what the tiles of each see, and the state at the end.
 
-    CAUSAL: slot s holds the sum of the segments before s in its sequence (REVERSE: after it). Otherwise slot s holds the
-    whole sum of sequence s. Eight segments at a time, so that their loads overlap.
+    CAUSAL: slot s holds the sum of the segments before s in its sequence (REVERSE: after it). Otherwise slot s holds
+    the whole sum of sequence s. Eight segments at a time, so that their loads overlap.
     """
     head, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     in_kv, in_z = i < FE, (i >= FE) & (i < FE + F)

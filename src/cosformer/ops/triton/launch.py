@@ -183,8 +183,8 @@ def _describe(
     length = segment_length(width)
     if decay is not None and kind == "ieee" and width == WIDEST:  # other calls were asked before, by `why_not`
         raise RuntimeError(
-            f"backend 'triton' cannot run here: decays of {q.dtype} need exact float32 products on this GPU, which take up to"
-            f" {WIDEST // 2} channels a head, not {max(d, e)}; use backend='batched'"
+            f"backend 'triton' cannot run here: decays of {q.dtype} need exact float32 products on this GPU, which "
+            f"take up to {WIDEST // 2} channels a head, not {max(d, e)}; use backend='batched'"
         )
     if cu_seqlens is not None:
         bounds = tuple(cu_seqlens.tolist())

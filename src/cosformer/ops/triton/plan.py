@@ -20,9 +20,9 @@ class Sizes(NamedTuple):
     stages: int
 
 
-# kernel -> (kind of product, padded channels) -> sizes. Products: "bf16"; "tf32", of float32 or float16 input; "ieee", exact
-# float32, which holds whole rows of both operands in registers, and not at 256 channels. Chosen for no or few spilled registers
-# on sm_80 and sm_90: see docs/how-to/gpu.md.
+# kernel -> (kind of product, padded channels) -> sizes. Products: "bf16"; "tf32", of float32 or float16 input; "ieee",
+# exact float32, which holds whole rows of both operands in registers, and not at 256 channels. Chosen for no or few
+# spilled registers on sm_80 and sm_90: see docs/how-to/gpu.md.
 SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
     "segment_sums": {
         ("bf16", 64): Sizes(32, 0, 64, 4, 2),
@@ -67,8 +67,8 @@ SIZES: dict[str, dict[tuple[str, int], Sizes]] = {
 }
 # options of every kernel; said aloud, because Triton 3.9 warns where fused multiply-adds are left to its default
 COMPILER = {"enable_fp_fusion": True}
-# keys (or rows) of one step of a loop over pairs where sums decay: rates up to 4 times 16 tokens keep factors in range (see
-# `kernels.py`), whatever the rates, so that nobody has to read them
+# keys (or rows) of one step of a loop over pairs where sums decay: rates up to 4 times 16 tokens keep factors in range
+# (see `kernels.py`), whatever the rates, so that nobody has to read them
 DECAY_COLUMNS = 16
 SCAN_BLOCK = 128
 STEP_BLOCK = 32
@@ -87,9 +87,9 @@ def segment_length(width: int) -> int:
 def product_kind(dtype: torch.dtype, *, decays: bool = False) -> str:
     """How matrix products are taken: "bf16", "tf32" or "ieee".
 
-    float16 goes through tf32, which has the same ten bits of mantissa: sums of scores and gradients leave float16's range.
-    So does bfloat16 where sums decay: seven bits are too few for a factor of a row and one of a key whose product is the weight.
-    float32 follows torch's own switch. AMD has no tf32.
+    float16 goes through tf32, which has the same ten bits of mantissa: sums of scores and gradients leave float16's
+    range. So does bfloat16 where sums decay: seven bits are too few for a factor of a row and one of a key whose
+    product is the weight. float32 follows torch's own switch. AMD has no tf32.
     """
     if dtype == torch.bfloat16 and not decays:
         return "bf16"
