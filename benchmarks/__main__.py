@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME``: what only the project itself measures. Options, results and tables are those of ``cosformer bench``."""
+"""``python -m benchmarks NAME``: benchmarks for developers, with the options and tables of ``cosformer bench``."""
 
 import argparse
 from pathlib import Path

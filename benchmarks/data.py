@@ -13,7 +13,7 @@ from cosformer.report.measurements import Measurement
 def measurements(
     *, text: Path | None = None, tokenizer: Path | None = None, repeats: int = 5, threads: int = 2
 ) -> Iterator[Measurement]:
-    """``text``: of the BPE part, by default the Python library's sources; ``tokenizer``: its files, by default learnt."""
+    """``text``: trains the BPE, by default Python's own sources; ``tokenizer``: its files, trained if not given."""
     if repeats < 2:
         raise ValueError(f"--repeats {repeats}: at least 2, for a spread")
     terminal.status("ListOps generator")
@@ -45,7 +45,7 @@ def _pathfinder_rate(level: str, chunks: int = 4) -> float:
 
 
 def _bpe_shares(text: Path | None, tokenizer: Path | None, repeats: int) -> list[float]:
-    """Our whole preparation (read the file, encode, write the arrays) as a share of the library's bare batch encoding."""
+    """Full preparation (read, encode, write the arrays) relative to the library's bare batch encoding."""
     from cosformer.data.archive import members, text_lines
     from cosformer.data.dataset import Writer
     from cosformer.data.subwords import Subwords

@@ -1,4 +1,4 @@
-"""``python -m benchmarks jax``: the JAX operator beside torch's native kernels and JAX's own softmax attention; its memory."""
+"""``python -m benchmarks jax``: the JAX operator against torch's native kernels and JAX's softmax attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Classify texts of a CSV file (columns text and label) with a byte-level cosFormer encoder: python classify_texts.py reviews.csv"""
+"""Classify the texts of a CSV file with a byte-level cosFormer encoder: python classify_texts.py reviews.csv"""
 
 import sys
 

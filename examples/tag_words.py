@@ -1,4 +1,4 @@
-"""Tag the words of a JSON lines file (lists words and tags) with a byte-level encoder: python tag_words.py tags.jsonl"""
+"""Tag the words of a JSON lines file (lists words and tags) with a byte-level encoder: python tag_words.py FILE"""
 
 import sys
 

@@ -39,7 +39,7 @@ class Ranks:
             process.join()
 
     def __call__(self, function: Callable[..., Any], *args: Any, ranks: int, timeout: float = TIMEOUT) -> list[Any]:
-        """What ``function(*args)`` gives on each of the first ``ranks`` processes; an exception is given back, not raised."""
+        """The results of ``function(*args)`` on the first ``ranks`` processes; exceptions are returned."""
         for end in self.ends[:ranks]:
             end.send_bytes(pickle.dumps((function, args)))
         return [self._receive(rank, timeout) for rank in range(ranks)]

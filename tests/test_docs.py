@@ -216,7 +216,7 @@ def test_the_map_has_every_layer() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; any warning fails. (Not with --quiet: mkdocs does not count the warnings that it does not print.)"""
+    """The built site; any warning fails (--quiet would hide warnings from mkdocs's count)."""
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
         pytest.skip("mkdocs is not installed: pip install 'cosformer[docs]'")
     out = tmp_path_factory.mktemp("site")

@@ -1,4 +1,4 @@
-"""Files that commands write: whole or not at all; links are followed, devices and pipes written to and never replaced."""
+"""Atomic output files; links are followed, devices and pipes are written to and never replaced."""
 
 import os
 import platform

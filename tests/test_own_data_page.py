@@ -1,4 +1,4 @@
-"""The page "Your own data": every command on it works, on small files and with few updates; the scripts in examples/ run."""
+"""The page "Your own data": every command works on small files; the scripts in examples/ run."""
 
 import json
 import re

@@ -77,7 +77,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_hf_loads_little_beyond_the_model_class_of_transformers() -> None:
-    """`import transformers` alone loads no model class; the first one brings accelerate, dynamo and Triton, with or without us."""
+    """`import transformers` alone loads no model class; the first one loads accelerate, dynamo and Triton."""
     code = (
         "import sys\nfrom transformers import GenerationMixin, PreTrainedModel\nbefore = set(sys.modules)\nimport "
         "cosformer.hf\nprint(*sorted({name for name in sys.modules if name not in before}))"
@@ -177,7 +177,7 @@ def test_hooks_are_local() -> None:
 
 
 def test_the_oldest_versions_are_those_we_name() -> None:
-    """The line "oldest" of `make test-versions` runs what pyproject.toml promises: every minimum, and none that is higher."""
+    """The line "oldest" of `make test-versions` runs exactly the minimum versions of pyproject.toml."""
     extras = PROJECT["optional-dependencies"]
     tools = [line for line in extras["test"] if line.startswith(("pytest>", "hypothesis>"))]
     named = [*PROJECT["dependencies"], *extras["hf"], *extras["data"], *extras["train"], *tools]

@@ -33,7 +33,7 @@ sys.addaudithook(load)
 
 
 class Machine:
-    """Processes on a machine where torch can be loaded only with one of ``cures`` in the environment (None: without)."""
+    """Subprocesses in which torch loads only with one of ``cures`` in the environment (None: without)."""
 
     def __init__(
         self, folder: Path, cures: tuple[str | None, ...], flags: str = "fpu avx512f amx_bf16 amx_tile"

@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callable[[argparse.Namespace], int]) -> int:
-    """What ``run`` returns of what ``parse`` gave, or the code of the error raised, printed in one line that begins with ``program``."""
+    """The result of ``run`` on what ``parse`` returns; an error is printed in one line prefixed by ``program``."""
     _bound_spinning()
     try:
         code = _run(parse, run)

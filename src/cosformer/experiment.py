@@ -214,7 +214,7 @@ _PARTS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": Tr
 
 
 def from_json(text: str) -> Experiment:
-    """The experiment that ``to_json`` wrote, of this version or an earlier one; unknown or missing fields raise ValueError."""
+    """The experiment that ``to_json`` of this or an earlier version wrote; ValueError on wrong fields."""
     values = json_files.loads(text)
     if not isinstance(values, dict):
         raise ValueError("an experiment is a JSON object")

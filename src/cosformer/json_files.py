@@ -17,7 +17,7 @@ def loads(text: str) -> Any:
 
 
 def read_object(path: Path, problems: list[str], *, required: bool) -> dict[str, Any] | None:
-    """The object in ``path``; None, and a line among the ``problems`` if it is ``required``, where there is no such file."""
+    """The object in ``path``; None if there is no such file, which is a problem if it is ``required``."""
     try:
         value = loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -31,7 +31,7 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def provenance(command: list[str], program: str = "cosformer") -> dict[str, Any]:
-    """The command line (``program`` and the words after it), the date and, inside a git checkout of this project, the commit."""
+    """The command line, the date, and inside a git checkout of this project the commit."""
     return {
         "command": " ".join([program, *command]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

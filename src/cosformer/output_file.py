@@ -1,4 +1,4 @@
-"""Files that commands write: there whole or not at all. A link is followed; a device or a pipe is written to, never replaced."""
+"""Atomic output files. Links are followed; devices and pipes are written to, never replaced."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ STANDARD = "-"  # standard output, where a command says so
 
 
 def write_output(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Make ``content`` (text as UTF-8) the contents of ``path``: all of it, or after an error or a kill what was there before."""
+    """Atomically write ``content`` (text as UTF-8) to ``path``; on failure the previous contents stay."""
     with open_output(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -60,7 +60,7 @@ def _open(place: Path) -> Iterator[IO[bytes]]:
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
-    """The file that ``path`` stands for, links followed; an error where none can be written, to be told before the work."""
+    """The file at ``path``, links followed; raises before any work is done if it cannot be written."""
     given = Path(path)
     if given.exists() and not (given.is_file() or given.is_dir()):
         return given  # not what it links to: /dev/stdout leads to a pipe that has no name

@@ -29,7 +29,7 @@ def load_plugins() -> None:
 
 
 def register(what: str, table: dict[str, Any], name: str, value: Any, *more: Any) -> None:
-    """Add ``value``, a class or function at the top of its module, to a table of ``name -> (module, attribute, ...)``."""
+    """Add ``value``, a module-level class or function, to a table of ``name -> (module, attribute, ...)``."""
     if getattr(sys.modules.get(value.__module__), value.__qualname__, None) is not value:
         raise ValueError(
             f"{what} {name!r}: define {value.__qualname__} at the top of a module, where it can be imported"

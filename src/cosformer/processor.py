@@ -52,7 +52,7 @@ def probe(setting: str | None) -> bool:
 
 
 def find_setting() -> str | None:
-    """What VARIABLE must be for bfloat16 products to run: an empty string if they run without; None if nothing helps."""
+    """The value VARIABLE needs for bfloat16 products: empty if they run without it, None if nothing helps."""
     if probe(None):
         return ""
     return next((setting for setting in SETTINGS if probe(setting)), None)

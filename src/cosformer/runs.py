@@ -113,7 +113,7 @@ class Run:
         return "test" if "test" in self.scores else "valid"
 
     def train_curve(self, metric: str = "loss") -> Curve:
-        """What was logged while training: loss, lr, grad_norm, tokens_per_second … A line of runs.jsonl has the loss only."""
+        """The training log: loss, lr, grad_norm, tokens_per_second … (lines of runs.jsonl have the loss only)."""
         if not self.metrics:
             return self.train_loss if metric == "loss" else []
         lines = (line for line in self.metrics if line["kind"] == "train")
@@ -183,7 +183,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Every readable run among ``paths``, in their order, and what was skipped. A path is a run's folder or a file of lines."""
+    """Every readable run of ``paths`` in order, and what was skipped. A path: a run folder or a file of lines."""
     runs, problems = [], []
     for path in paths:
         if path.is_file():
@@ -203,7 +203,7 @@ def write_runs(path: Path, runs: Iterable[Run], *, append: bool = False) -> None
 
 
 def load(*paths: str | PathLike[str]) -> list[Run]:
-    """Every run at or below ``paths``: run folders, folders of runs, or files with a run a line. Warns about what cannot be read."""
+    """Every run below ``paths``: run folders, folders of runs, files of lines. Warns about unreadable ones."""
     places = [Path(path) for path in paths]
     for place in places:
         if not place.exists():
@@ -325,7 +325,7 @@ _WORDS = {int: "a whole number", int | float: "a number", str: "text", dict: "an
 
 
 def _readable(path: Path, record: dict[str, Any] | None, problems: list[str]) -> dict[str, Any]:
-    """The fields of ``record``, from ``path``, that are what they must be; of the others a line among the ``problems``."""
+    """The valid fields of ``record``; each invalid one adds a line to ``problems``, naming ``path``."""
     kept = {}
     for name, value in (record or {}).items():
         kind = _KINDS.get(name)

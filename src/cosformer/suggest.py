@@ -13,7 +13,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that ``name`` is a typo of, one of them beginning with the other counted; None if there is none."""
+    """The name in ``known`` that ``name`` is a typo or prefix of; None if there is none."""
     known = list(known)
     edits = {each: _edits(name, each) for each in known}
     close = min(edits, key=edits.__getitem__, default=None)

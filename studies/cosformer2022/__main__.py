@@ -1,4 +1,4 @@
-"""``python -m studies.cosformer2022``: a table, figure, algorithm or all claims of the paper: run what is missing, print ours beside it."""
+"""``python -m studies.cosformer2022``: train what a table, figure or claim needs and print it next to the paper."""
 
 import argparse
 import re

@@ -57,7 +57,7 @@ def algorithm2(matrices: Sequence[np.ndarray], threshold: float) -> np.ndarray:
 
 
 def differences() -> list[dict[str, Any]]:
-    """For each shape, dtype and backend the largest difference relative to the largest value; ``same`` within its limit."""
+    """The largest relative difference per shape, dtype and backend; ``same`` if within its limit."""
     found = []
     for n, m in SIZES:
         generator = torch.Generator().manual_seed(n + m)

@@ -1,4 +1,4 @@
-"""A cell of a table: one recipe, one attention, one seed, one run; and which cells each table, figure and claim needs."""
+"""A cell of a table is one run: recipe, attention, seed. Which cells each table, figure and claim needs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def recipes_of(target: str, scale: str) -> tuple[str, ...]:
 def cells_of(
     target: str, scale: str, attentions: Sequence[str] | None, seeds: int, recipes: Sequence[str] | None = None
 ) -> list[Cell]:
-    """The cells of a target: all of the first seed, then all of the next. ``recipes``: only these, and what they start from."""
+    """The cells of a target, seed by seed. ``recipes``: only these, and the ones they start from."""
     if target in ("ledger", "rates"):
         every = ledger_cells(seeds) if target == "ledger" else search_cells()
         cells = [cell for cell in every if attentions is None or cell.attention in attentions]
@@ -161,7 +161,7 @@ def ledger_cells(seeds: int) -> list[Cell]:
 
 
 def search_cells() -> list[Cell]:
-    """The search of learning rates: for every recipe and attention that is scored, three rates at a quarter of the length."""
+    """The learning-rate search: three rates at a quarter of the length for every scored recipe and attention."""
     found: dict[Cell, None] = {}
     for cell in ledger_cells(1):
         for value in rates.TRIED.get(cell.recipe, ()):

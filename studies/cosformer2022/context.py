@@ -1,4 +1,4 @@
-"""What more context is worth: the same bytes of the test split, each guessed from a short context and from longer ones."""
+"""The value of context: the same bytes of the test split predicted from short and from longer contexts."""
 
 import dataclasses
 import statistics
@@ -41,7 +41,7 @@ def losses(run: Path, scored: int = SCORED) -> dict[int, float]:
 
 
 def show(request: Request, runs: object) -> None:
-    """Score the ledger's language models in ``runs`` and print the table; with ``write`` into results/context.jsonl of that folder."""
+    """Score the ledger's language models in ``runs`` and print the table; ``write``: into results/context.jsonl."""
     values = []
     for cell in ledger_cells(request.seeds):
         chosen = request.attentions is None or cell.attention in request.attentions
@@ -69,7 +69,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(values: Sequence[dict[str, Any]]) -> Table:
-    """Means over seeds by recipe and attention; the context with the lowest, and by how much the longest is worse than that one, seed by seed."""
+    """Means over seeds by recipe and attention; the best context, and how much worse the longest is by seed."""
     places = list(values[0]["loss"]) if values else []
     words = {place: f"{place} to {2 * int(place) - 1}" for place in places}
     rows = []

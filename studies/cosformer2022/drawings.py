@@ -21,7 +21,7 @@ _TICKS = (-100, -10, -1, 0, 1, 10, 100)
 
 @dataclass(frozen=True)
 class TradeOff:
-    """One attention: its score, its speed (steps per second) and its peak memory in MB, None where it was not measured."""
+    """One attention: its score, speed (steps per second) and peak memory in MB; None if not measured."""
 
     attention: str
     score: float

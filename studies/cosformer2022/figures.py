@@ -79,7 +79,7 @@ def show_figure3(request: Request, runs: Sequence[Run]) -> None:
 
 
 def run_weights(run: Path, inputs: int = INPUTS) -> list[np.ndarray]:
-    """The matrices [N,N] of every layer and head of the run's best model on the first full rows of its validation text."""
+    """The matrices [N,N] of every layer and head of the run's best model on full rows of validation text."""
     import torch
 
     from cosformer.models.attention_weights import attention_weights

@@ -40,7 +40,7 @@ def frequency_document(
 
 
 def frequency_figures(document: dict[str, Any]) -> list[Figure]:
-    """The four heat maps, and how many keys hold a share of the attention; from what :func:`frequency_document` gave."""
+    """The four heat maps and the number of keys that hold most of the attention, from the document."""
     if document.get("format") != FORMAT or document.get("kind") != KIND:
         raise ValueError(f"not a result of kind {KIND!r} in format {FORMAT}")
     panels = document["panels"]

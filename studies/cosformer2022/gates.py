@@ -1,4 +1,4 @@
-"""The gate of a task: the best that a table of counts does on the same data. Below it, a model says nothing about attention."""
+"""The gate of a task: the best table of counts on the same data. A model below it is not judged."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +57,7 @@ def witten_bell(counts: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 
 def neighbours() -> float:
-    """A hidden token from its two neighbours (where one of them is hidden too, from the other) and from what is shown at its place."""
+    """A hidden token from its visible neighbours and from what is shown in its place."""
     from cosformer.tasks import build_task
 
     task: Any = build_task(recipe("evidence-mlm"))

@@ -50,7 +50,7 @@ def effect(part: Comparison, lines: Sequence[Run]) -> Effect:
 
 
 def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
-    """Why nothing can be judged by the runs of ``recipe``, if nothing can: the gate is missed, or the control does not lose."""
+    """Why the runs of ``recipe`` cannot be judged, if so: the gate is missed, or the control does not lose."""
     measure = plain_measure(recipe)
     gate = gates.get(recipe)
     if gate is None:

@@ -73,7 +73,7 @@ def _may_start(cell: Cell, runs: Path, say: Callable[[str], None]) -> bool:
 
 
 def _start(cell: Cell, runs: Path, threads: int | None, processes: int) -> subprocess.Popen[Any]:
-    """At the lowest priority. In a session of its own: an interrupt from the keyboard reaches us alone, and we pass it on once."""
+    """Runs at the lowest priority in its own session, so that we receive keyboard interrupts and forward one."""
     log = _log(cell, runs)
     log.parent.mkdir(parents=True, exist_ok=True)
     words = ["nice", "-n", "19", sys.executable, *launcher(processes), *command(cell, runs, threads)]

@@ -44,7 +44,7 @@ _BEFORE = (
 
 
 def results_page(found: dict[str, Any], lines: Sequence[Run], by_context: Sequence[dict[str, Any]] = ()) -> str:
-    """The whole page: a paragraph, a picture, the verdicts, the gates; then the details. ``by_context``: what ``context.read`` gives."""
+    """The whole page: summary, picture, verdicts, gates, details. ``by_context``: from ``context.read``."""
     trained = _trained(found)
     parts = [
         "# The paper's claims, on two CPU cores",
@@ -92,7 +92,7 @@ def readme_part(found: dict[str, Any], lines: Sequence[Run]) -> str:
 
 
 def primary_words(found: dict[str, Any]) -> list[str]:
-    """A sentence for each test of primary claims: each comparison with its verdict and, where it was judged, its effect."""
+    """A sentence per primary test: each comparison with its verdict and, if judged, its effect."""
     by_test: dict[str, list[str]] = {}
     for entry in (entry for entry in _trained(found) if entry["primary"]):
         for part in entry["parts"]:

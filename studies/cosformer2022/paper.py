@@ -69,7 +69,7 @@ TABLE3: Table = {
     "rfa_gaussian": {"QQP": 75.28, "SST-2": 76.49, "MNLI": 57.6, "IMDB": 78.98, "AMAZON": 68.15, "average": 71.30},
     "cosformer": {"QQP": 89.26, "SST-2": 91.05, "MNLI": 76.70, "IMDB": 92.95, "AMAZON": 76.30, "average": 85.25},
 }
-"""The row ``rfa_gaussian`` is printed "RFA"; the paper does not say which. Performer and Reformer sit at chance here."""
+"""The row ``rfa_gaussian`` is printed as "RFA". Performer and Reformer are at chance here."""
 
 LRA = ("listops", "text", "retrieval", "image", "pathfinder")
 """The tasks of table 4, named as in our recipes."""
@@ -90,7 +90,7 @@ _LRA_ROWS = {
 }
 
 TABLE4: Table = {name: dict(zip((*LRA, "average"), row, strict=True)) for name, row in _LRA_ROWS.items()}
-"""Every row but cosFormer's equals the public leaderboard. Sinkhorn's average is as printed; its row's mean is 51.48."""
+"""Every row but cosFormer's equals the public leaderboard. Sinkhorn's average is as printed (mean: 51.48)."""
 
 _LENGTHS = (1000, 2000, 3000, 4000)
 _INFERENCE = {
@@ -126,7 +126,7 @@ TABLE5: dict[str, dict[str, dict[int, float | None]]] = {
     "inference": {name: dict(zip(_LENGTHS, row, strict=True)) for name, row in _INFERENCE.items()},
     "training": {name: dict(zip(_LENGTHS, row, strict=True)) for name, row in _TRAINING.items()},
 }
-"""Higher is better; None: out of memory. The lengths are 1K to 4K. Memory is drawn in figure 1 and tabulated nowhere."""
+"""Higher is better; None: out of memory. Lengths 1K to 4K. Memory appears in figure 1 only."""
 
 TABLE6: Table = {
     "relu": {"fine-tuning": 85.12, "lra": 54.20},
@@ -146,7 +146,7 @@ TABLE7: dict[str, dict[str, int | None]] = {
     "CIFAR-10": {"train": 50_000, "valid": None, "test": 10_000},
     "Pathfinder": {"train": 160_000, "valid": None, "test": 20_000},
 }
-"""As printed (rounded): rows, for WikiText-103 tokens. None: not given. ListOps differs from the benchmark's 96K/2K/2K."""
+"""Rows (WikiText-103: tokens) as printed, rounded. None: not given. The ListOps benchmark has 96K/2K/2K."""
 
 FIGURE4 = ("softmax", "cosformer", "relu")
 """The models of figures 3 and 4: vanilla, cosFormer, and without re-weighting."""

@@ -92,7 +92,7 @@ def entries(
 
 
 def _readable(column: Column, runs: Sequence[Run]) -> Column:
-    """Bits per byte instead of a perplexity of words that says nothing, under a name that the paper's table does not have."""
+    """Bits per byte, under its own name, in place of a word perplexity that has no meaning here."""
     found = [x.scores.get(column.split or x.evaluation, {}) for x in runs if x.recipe in column.recipes]
     of_bytes = [x for x in found if "bits_per_byte" in x and column.metric in x and not reads_words(x)]
     if column.metric != "word_perplexity" or all(is_sensible(x["word_perplexity"]) for x in of_bytes):

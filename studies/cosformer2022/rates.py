@@ -108,5 +108,5 @@ def _loss(run: Run | None) -> str:
 
 
 def _searched(run: Run) -> float:
-    """What decides: the validation loss; of a pre-training, which is not judged and whose data has none, the test loss."""
+    """The deciding score: the validation loss, or the test loss of a pre-training without validation data."""
     return run.scores["valid" if "valid" in run.scores else "test"]["loss"]

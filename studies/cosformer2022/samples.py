@@ -1,4 +1,4 @@
-"""The paper's qualitative samples: inputs with cosFormer's answer, the vanilla transformer's and the truth, from trained runs."""
+"""The paper's qualitative samples: inputs with the answers of cosFormer, the vanilla transformer, the truth."""
 
 import sys
 from collections.abc import Sequence

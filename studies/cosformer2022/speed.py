@@ -16,7 +16,7 @@ ORDER_LENGTHS = (2000, 4000)
 
 
 def speed_claims(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The entries of the ledger, from ``attention.json``, ``zoo.json`` and ``text.json`` in ``folder``; and what is missing."""
+    """The ledger's entries from ``attention.json``, ``zoo.json``, ``text.json`` in ``folder``; what is missing."""
     found: dict[str, Results | None] = {}
     problems = []
     for name in ("attention", "zoo", "text"):
@@ -30,7 +30,7 @@ def speed_claims(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def exponent(by_length: Mapping[int, float]) -> float | None:
-    """How ``by_length`` grows from the shortest length of at least 1,024 to the longest; None without two such lengths."""
+    """Growth of ``by_length`` from the shortest length >= 1,024 to the longest; None without two lengths."""
     points = sorted((n, value) for n, value in by_length.items() if n >= SHORTEST and value > 0)
     if len(points) < 2:
         return None

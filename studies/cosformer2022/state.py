@@ -64,7 +64,7 @@ def unreadable(cells: Iterable[Cell], runs: Path) -> list[str]:
 
 
 def differences(found: Experiment, cell: Cell, runs: Path) -> list[str]:
-    """The fields in which an experiment is not the cell's, with both values; those that do not change the numbers are left out."""
+    """The fields in which an experiment differs from the cell's, with both values, if they affect results."""
     a, b = settings(found), settings(cell.experiment())
     if cell.before is not None:
         # a start counts by what it is, not by where it lies: runs may be moved

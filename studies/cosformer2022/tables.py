@@ -84,7 +84,7 @@ def show_scores(request: Request, runs: Sequence[Run]) -> None:
 
 
 def speeds_of(request: Request) -> Results | None:
-    """What ``python -m benchmarks text`` gave: in the folder of the runs, measured now, or (to show only) the committed one."""
+    """Results of ``python -m benchmarks text``: in the runs' folder, measured now, or (to show) as committed."""
     path = request.out / COMMITTED
     if path.exists():
         return read_results(path)

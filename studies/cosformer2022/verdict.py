@@ -113,7 +113,7 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def t_cdf(t: float, freedom: int) -> float:
-    """P(T <= t) for ``freedom`` degrees of freedom, by the closed sums for whole numbers (Abramowitz and Stegun 26.7.3-4)."""
+    """P(T <= t) for ``freedom`` degrees of freedom by closed sums (Abramowitz and Stegun 26.7.3-4)."""
     if math.isinf(t):
         return 0.0 if t < 0 else 1.0
     angle = math.atan2(abs(t), math.sqrt(freedom))

@@ -1,4 +1,4 @@
-"""Multi-scale decays against the formula written out pair by pair, and what they promise beyond the contract of all attentions."""
+"""Multi-scale decays against the formula pair by pair, and properties beyond the common contract."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The smaller benchmarks, at sizes that take seconds: what they measure, and that a figure is what the times make it."""
+"""The smaller benchmarks at sizes of seconds: what they measure and how figures follow from times."""
 
 import time
 
@@ -243,7 +243,7 @@ def test_a_step_in_pieces_is_measured() -> None:
 
 @pytest.mark.slow
 def test_pieces_bound_the_memory_of_a_million_tokens() -> None:
-    """From 64K to 1M a step may grow by what it must keep: ids and their shifted copy, and the states between pieces."""
+    """From 64K to 1M a step may grow by what it must keep: ids, shifted ids, and the states of windows."""
     short, million = 65_536, 1_048_576
     peaks = {}
     for n in (short, million):

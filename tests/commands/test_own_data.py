@@ -1,4 +1,4 @@
-"""`cosformer train classify --data reviews.csv` and its kin: one line is enough, bad input is one sentence, nothing is derived twice."""
+"""`cosformer train classify --data reviews.csv` and similar: one line trains; bad input is one sentence."""
 
 import json
 from pathlib import Path

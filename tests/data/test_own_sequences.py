@@ -1,4 +1,4 @@
-"""Own sequences and series: FASTA, FASTQ, arrays and tables of readings; how they are split, and what is refused in which words."""
+"""Own sequences and series: FASTA, FASTQ, arrays and tables; splits and refusals."""
 
 import gzip
 from pathlib import Path

@@ -15,7 +15,7 @@ from cosformer.data.pathfinder_draw import LENGTH, LEVELS, MARGIN, Images, draw
 
 
 def label_from_geometry(targets: np.ndarray, markers: np.ndarray) -> int:
-    """1 if one unbroken snake runs from the first marker to the second, else 0; [2, P, 2, 2] and [2, 2] of one image."""
+    """1 if one unbroken snake joins the two markers, else 0; [2, P, 2, 2] and [2, 2] of one image."""
     ends = []
     for marker in markers:
         found = {s for s in range(2) for end in (targets[s, 0, 0], targets[s, -1, 1]) if (end == marker).all()}

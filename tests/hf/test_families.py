@@ -1,4 +1,4 @@
-"""Every stock family that is named as working: right to 1e-10 in float64 and 1e-4 in float32, with weights of size 0.5."""
+"""Every supported stock family: exact to 1e-10 in float64 and 1e-4 in float32."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The linear layers of a linearized decoder: against their definition as matrices, in pieces, padded, and inside models."""
+"""Linear layers of a linearized decoder: against their definition, in chunks, padded, inside models."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def inputs(n: int, rows: int = 2, dtype=torch.float64):
 
 
 def padding(n: int, left: int = 5, right: int = 4):
-    """Row 0 padded on the left, row 1 with a hole and on the right; positions count the unmasked tokens, as in generate()."""
+    """Row 0 is left-padded, row 1 right-padded with a hole; positions count the unmasked tokens."""
     mask = torch.ones(2, n, dtype=torch.bool)
     mask[0, :left] = False
     mask[1, 2] = False

@@ -1,4 +1,4 @@
-"""What XLA makes of it: one compilation a shape, memory linear in the length, states that are donated; and no jax at all."""
+"""Compilation: one per shape, memory linear in length, donated states; and import without jax."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Decay in JAX against the definition written out pair by pair in float64: outputs, gradients, states, and every refusal."""
+"""Decay in JAX against the definition pair by pair in float64: outputs, gradients, states, refusals."""
 
 from itertools import product
 

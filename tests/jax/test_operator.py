@@ -149,7 +149,7 @@ def test_other_dtypes(make, dtype, limit):
 
 
 def test_far_keys_keep_their_weight_in_single_precision():
-    """One live key at position 0 and a query at the far end: its weight is cos near pi/2, and its value must come back."""
+    """One live key at position 0 and a query at the far end: its weight is cos near pi/2; the value returns."""
     code = """
 import jax.numpy as jnp, numpy as np
 from cosformer.jax import cosformer_attention

@@ -28,7 +28,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def save(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """A function of a class of transformers, its config and its settings: such a model with a tokenizer, and where it lies."""
+    """A factory of transformers models with a tokenizer from a class, a config and settings; returns the path."""
 
     def write(kind: type, config: type, **settings: Any) -> str:
         where = tmp_path_factory.mktemp("models")

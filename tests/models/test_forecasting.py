@@ -1,4 +1,4 @@
-"""Real-valued input: forecasts step by step from the state, in the units of the readings, saved and loaded by the Auto classes."""
+"""Real-valued input: forecasts from the state, in the readings' units, through the Auto classes."""
 
 from pathlib import Path
 from typing import Any

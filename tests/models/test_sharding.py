@@ -115,7 +115,7 @@ SHARDS = {"two": (24, 24), "uneven": (5, 43), "four": (12, 12, 12, 12), "an empt
 @pytest.mark.parametrize("shards", SHARDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_updates_on_pieces_are_those_on_the_whole(ranks: Ranks, kind: str, shards: str) -> None:
-    """In float64: rows that see next to nothing have gradients of which float32 keeps few digits, on one process too."""
+    """In float64: rows that see almost nothing have gradients of few digits in float32."""
     assert_trained_alike(ranks, kind, SHARDS[shards], 1)
 
 

@@ -266,7 +266,7 @@ def test_auto_config_round_trip(config, tmp_path):
 
 
 def seeded(config, name: str, **changes: object) -> CosformerModel:
-    """Two layers for 130 tokens, enough for more than one bucket of tokens; from both sides where there is such a form."""
+    """Two layers for 130 tokens, more than one bucket; two-sided if the attention has such a form."""
     causal = name.startswith("rfa_gate")
     return CosformerModel(config(attention=name, is_decoder=causal, max_position_embeddings=130, **changes)).eval()
 

@@ -21,7 +21,7 @@ def module(**options):
 
 
 def released(parameters, query, key, value, causal, eps=1e-6):
-    """What the authors' module computes for [length, batch, channels]: heads in the batch, features [sin; cos], m = max length."""
+    """The authors' module for [length, batch, channels]: heads in the batch, features [sin; cos], m = max length."""
 
     def heads(name, x):
         x = nn.functional.linear(x, parameters[f"{name}_proj.weight"], parameters[f"{name}_proj.bias"])

@@ -1,4 +1,4 @@
-"""What the operator's tests share: the definition written out once more, NaN-filled memory, the backends of this machine."""
+"""Shared by the operator's tests: the definition again, NaN-filled memory, this machine's backends."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Every form of the operator against the definition: outputs and gradients, in float64 to 1e-12 (native: float32, 1e-5)."""
+"""Every form of the operator against the definition: outputs and gradients, 1e-12 in float64."""
 
 import pytest
 import torch

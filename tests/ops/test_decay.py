@@ -1,4 +1,4 @@
-"""Decay: every form against the definition written out here, states, splits, packing, the range of rates, and mistakes."""
+"""Decay: every form against the definition, states, splits, packing, rates, refusals."""
 
 import math
 from dataclasses import replace

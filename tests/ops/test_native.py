@@ -1,4 +1,4 @@
-"""The native kernels against a dense float64 definition: outputs, states and gradients, for every feature of the contract."""
+"""The native kernels against a dense float64 definition: outputs, states and gradients."""
 
 import itertools
 import re
@@ -135,7 +135,7 @@ def worst(got: Tensor, wanted: Tensor, scale: float | None = None) -> float:
 
 
 def magnitudes(g: Call, incoming, out: Tensor) -> tuple[Tensor, ...]:
-    """The gradients with every term taken by its size, so that none cancels another: what rounding errors are relative to."""
+    """The gradients with the absolute value of every term: the scale of rounding errors."""
     q, k, v, kv, z = (None if x is None else x.detach().double() for x in g[:5])
     v, kv = v.abs(), None if kv is None else kv.abs()
     inputs = [None if x is None else x.requires_grad_() for x in (q, k, v, kv, z)]
@@ -342,7 +342,7 @@ def test_far_keys_are_not_lost():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_large_results_use_memory_again_and_fill_it(causal, compiled):
-    """Also where torch.compile evaluates the frames, which holds other references to the arguments of a Python function."""
+    """Also under torch.compile, which keeps other references to the arguments of Python functions."""
     from torch._dynamo.eval_frame import set_eval_frame  # loads for seconds
 
     g = given(9000, b=1, d=32, e=32, causal=causal)
@@ -536,7 +536,7 @@ def decaying(g: Call, rate: float | str) -> Call:
 
 
 def check_decay(g: Call, rate: float | str):
-    """Outputs, states and gradients, the row sums each by its own size, after a call that leaves NaN in scratch memory."""
+    """Outputs, states and gradients after a call that leaves NaN in scratch memory."""
     dirty = g._replace(q=g.q * torch.nan, k=g.k * torch.nan, v=g.v * torch.nan)
     native.backward(dirty, dirty.q.new_zeros(*g.q.shape[:3], g.v.shape[3]), None, None, *native.forward(dirty))
     g = decaying(g, rate)
@@ -722,7 +722,7 @@ def test_thread_counts_with_decay_give_the_same_bits(h, hk, dtype):
 
 
 def test_two_sweeps_with_decay_share_one_division():
-    """Half of the channels look left and half look right: backward takes the row sums and outputs of both sweeps together."""
+    """Half of the channels look left and half right: backward uses the sums and outputs of both sweeps."""
     g = decaying(given(70, d=20, e=24), "mixed")
     assert g.decay is not None
     half, (_, apart) = g.q.shape[3] // 2, places(70, 70)

@@ -1,4 +1,4 @@
-"""One token after the other: the numbers and the errors of any other call, and nothing that must see a call is passed by."""
+"""One token at a time: the numbers and errors of any other call, and nothing is bypassed that must see it."""
 
 import copy
 import pickle

@@ -110,7 +110,7 @@ def all_calls() -> list[list[Any]]:
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_other_processes(start: str, serial: list[list[Tensor]]) -> None:
-    """A fork only with one thread: OpenMP's other threads do not exist in the child, for torch's own operators neither."""
+    """Fork with one thread only: OpenMP's other threads do not exist in the child, nor for torch's operators."""
     torch.set_num_threads(1)
     call(0)  # the library is in use before the fork
     # unlike multiprocessing.Pool it notices a child that dies

@@ -1,4 +1,4 @@
-"""Answers to texts: the same as the bare model's, one for each row in order, in every form; bad rows; files whole or not at all."""
+"""Predictions: equal to the bare model's, one per row in order, in every format; bad rows; atomic files."""
 
 import csv
 import io

@@ -131,7 +131,7 @@ def test_the_rate_is_the_benchmarks_cosine(name: str) -> None:
 
 
 def _rate(train: TrainConfig, t: int) -> float:
-    """At the benchmark's time t. Its last time of warm-up and the peak that follows are two of our updates, at the same rate."""
+    """At the benchmark's time t. Its last warm-up step and the peak are two of our updates at the same rate."""
     return train.lr * schedule(train)(t if t > train.warmup else t - 1)
 
 

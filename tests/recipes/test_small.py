@@ -1,4 +1,4 @@
-"""Every small recipe trains: two updates through the command, on made-up rows; the fine-tuning ones from the MLM run."""
+"""Every small recipe trains for two updates through the command on made-up rows."""
 
 import json
 from collections.abc import Callable

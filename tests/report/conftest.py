@@ -1,4 +1,4 @@
-"""A headless browser, driven over a pipe with nothing but the standard library; tests that need it say why they skip."""
+"""A headless browser driven over a pipe by the standard library; tests that need it say why they skip."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs that no training made, as lines and as folders; for a look at the page: ``python tests/report/made_up.py FOLDER one|thirty|broken``."""
+"""Made-up runs, as lines and as folders; ``python tests/report/made_up.py FOLDER one|thirty|broken`` shows them."""
 
 import json
 import math
@@ -18,7 +18,7 @@ SPLITS = ("valid", "test")
 def run_line(
     recipe: str, attention: str, seed: int, scores: dict[str, float], base: float, /, **more: Any
 ) -> dict[str, Any]:
-    """A line of runs.jsonl: a finished run with these scores on both splits, and a baseline of ``base``. ``more``: other fields."""
+    """A line of runs.jsonl: a finished run with these scores, and a baseline of ``base``."""
     values = {"recipe": recipe, "task": "lm", "attention": attention, "seed": seed, "status": "done", "reason": None}
     values |= {"score": next(iter(scores)), "scores": dict.fromkeys(SPLITS, scores)}
     values |= {"baseline": {split: {"name": "unigram", "score": base, "error": 0.01} for split in SPLITS}}

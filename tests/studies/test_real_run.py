@@ -1,4 +1,4 @@
-"""The loop with real trainings of a tiny model: killed in the middle, it goes on from its checkpoint, and uses what is there."""
+"""The loop with real trainings of a tiny model: killed midway, it continues from the checkpoint."""
 
 import json
 import os

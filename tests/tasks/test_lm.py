@@ -248,7 +248,7 @@ def test_mistakes_are_named(make: Callable, wikitext: str) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["words", "bytes", pytest.param("bpe:1000", marks=pytest.mark.slow)])
 def test_words_and_bytes_of_the_real_set(make: Callable, real: Callable[[str], Path], tokenizer: str) -> None:
-    """However it is cut into tokens, the text is that of the file, and has as many words as the set is known to have."""
+    """For every tokenizer the text is the file's, with the number of words known for the set."""
     folder = real("wikitext-2")
     raw = lzma.decompress((folder / "wiki.valid.tokens.xz").read_bytes())
     task = make("lm", "wikitext2", length=512, path=str(folder), tokenizer=tokenizer)

@@ -41,7 +41,7 @@ def test_the_table_alone_loads_nothing_heavy() -> None:
 
 
 def test_the_error_of_a_mean_covers_the_truth_as_often_as_it_should() -> None:
-    """Rows of unequal size whose tokens share a level: two standard errors must hold the true mean in about 95 % of sets."""
+    """Rows of unequal size with correlated tokens: two standard errors cover the true mean in about 95 %."""
     rng = np.random.default_rng(0)
     covered = naive = 0
     for _ in range(400):

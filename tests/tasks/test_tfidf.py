@@ -1,4 +1,4 @@
-"""The simple model of texts: words and pairs of words decide, and a text without any of them is of the most frequent class."""
+"""The TF-IDF baseline: words and word pairs decide; a text without any gets the most frequent class."""
 
 import numpy as np
 import pytest

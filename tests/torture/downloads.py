@@ -1,4 +1,4 @@
-"""Two processes that bring the same file at once, from a server that breaks off, sends a login page first, or something else."""
+"""Two processes download the same file from a server that breaks off or sends something else."""
 
 import hashlib
 import io
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def downloads(lab: Lab, chance: random.Random, count: int) -> Iterator[str]:
-    """Pairs of `data get`, or of one and `data clean --downloads`; one of them may be killed. Then the set is got once more."""
+    """Pairs of `data get` and `data clean --downloads`, one of them killed at times; then a final get."""
     from cosformer.data import download
     from cosformer.home import home
 

@@ -10,7 +10,7 @@ ODD = ("", "0", "-1", "1.5", "nan", "1e400", "ja", "ü", "../..", "--", "[", "{}
 
 
 def misuses(lab: Lab, chance: random.Random, count: int) -> Iterator[str]:
-    """Each must end in a sentence and an exit code, or do something sensible; never in a traceback, and the run stays as it is."""
+    """Each must end in a sentence and an exit code or do something sensible, without a traceback."""
     place = lab.folder / "cases" / "misuse"
     place.mkdir(parents=True, exist_ok=True)
     files = _odd_files(place)

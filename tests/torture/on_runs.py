@@ -17,7 +17,7 @@ NOT_READ = ("README.md", ".lock")
 
 
 def kills(lab: Lab, chance: random.Random, count: int) -> Iterator[str]:
-    """kill -9: half at random moments of the whole run, half a moment after a file of the run was opened, renamed or removed."""
+    """kill -9: half at random moments, half just after a file of the run was opened, renamed or removed."""
     events = _count_events(lab)
     for number in range(count):
         run = lab.begin(lab.folder / "cases" / f"kill-{number}")
@@ -79,7 +79,7 @@ def _on_events(run: Path, act: Callable[[int], None]) -> Callable[[], None]:
 
 
 def flips(lab: Lab, chance: random.Random, count: int) -> Iterator[str]:
-    """One bit of one byte of one file, of a run that was killed or has finished; then it is listed, scored, used and resumed."""
+    """One flipped bit in one file of a killed or finished run, which is then listed, scored, used, resumed."""
     for number in range(count):
         finished = number % 2 == 0
         run = lab.copy(lab.whole if finished else lab.cut, f"flip-{number}")
@@ -177,7 +177,7 @@ def _pair_words(name: str, run: Path, lab: Lab) -> list[str]:
 
 
 def full_disk(lab: Lab, chance: random.Random, count: int) -> Iterator[str]:
-    """No room in the middle of a run: a limit on the size of files, or (for root) a small file system; then room again."""
+    """No space left during a run (a file size limit or, for root, a small file system); then space again."""
     largest = max(path.stat().st_size for path in lab.whole.rglob("*") if path.is_file())
     total = sum(path.stat().st_size for path in lab.whole.rglob("*") if path.is_file())
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Settings that were edited and records that were altered since they were written are told; nothing of them is believed in silence."""
+"""Edited settings and altered records are reported; none of them is silently believed."""
 
 import dataclasses
 import hashlib

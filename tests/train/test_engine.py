@@ -1,4 +1,4 @@
-"""What a run does: the options change what they say and nothing else; bad numbers stop it; diagnostics tell the truth."""
+"""Runs: options change only what they say, invalid numbers stop a run, diagnostics are true."""
 
 import json
 import re

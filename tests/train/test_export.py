@@ -60,7 +60,7 @@ def test_the_shipped_model_is_small_whole_and_the_recipe_s():
 
 
 def test_the_shipped_model_has_learned_python():
-    """Its own source text, which it was not trained on: well below what the frequency of bytes gives, and what gzip gives."""
+    """Its own unseen source text: well below the frequency of bytes, and below gzip."""
     source = Path(__file__).read_bytes()[:2000]
     model = load_model(STDLIB_MODEL)
     ids = torch.from_numpy(Bytes.ids(source).astype("int64"))[None]

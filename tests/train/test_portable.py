@@ -1,4 +1,4 @@
-"""The folder of a run's best weights is all that somebody else needs: transformers loads its tokenizer, its pipelines take it."""
+"""A run's folder of best weights is self-contained: transformers loads its tokenizer and pipelines."""
 
 import json
 import random

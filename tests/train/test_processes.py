@@ -1,4 +1,4 @@
-"""Several processes, each with rows or with shards of rows, and windows on one device: the run of one process with whole rows."""
+"""Several processes with rows or shards of rows, and windows, equal one process with whole rows."""
 
 import dataclasses
 import json
@@ -127,7 +127,7 @@ def ten(small) -> Experiment:
 
 
 def test_rows_over_four_processes(ten, tmp_path, metric_lines) -> None:
-    """K = 4, and two by two with data parallelism; then the checkpoint of one process goes on with K = 2 and the other way round."""
+    """K = 4, and 2 x 2 with data parallelism; then K changes between checkpoints in both directions."""
     for name in ("one", "half"):
         train(ten, tmp_path / name, quiet=True)
     cut_back(tmp_path / "half", 10)

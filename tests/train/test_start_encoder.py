@@ -1,4 +1,4 @@
-"""Fine-tuning from encoders of transformers: their tokenizer, their attention or ours, and more positions than they were trained with."""
+"""Fine-tuning from transformers' encoders: their tokenizer, either attention, and more positions."""
 
 from pathlib import Path
 

@@ -101,7 +101,7 @@ class Attention(nn.Module):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence that is sharded over the process group ``group``; see ``cosformer_attention``."""
+        """This rank's shard of a sequence split over the process group ``group``; see ``cosformer_attention``."""
         raise ValueError(
             f"{type(self).__name__} does not support sequences sharded over several processes, which needs a state of "
             "plain sums over keys; use cosformer or a feature-map attention"

@@ -63,7 +63,7 @@ class FeatureMap(Attention):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence sharded over the ranks of ``group``; random maps draw the same numbers on all of them."""
+        """This rank's shard of a sequence; random maps draw the same numbers on every rank of ``group``."""
         from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
         def check() -> None:

@@ -130,7 +130,7 @@ class Multiscale(Attention):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """This rank's rows of a sequence that is sharded over the ranks of ``group``; ``cu_seqlens`` is that of the whole."""
+        """This rank's shard of a sequence split over ``group``; ``cu_seqlens`` covers the whole sequence."""
         return self._attend(q, k, v, key_mask=key_mask, cu_seqlens=cu_seqlens, group=group)
 
     def extend(

@@ -58,7 +58,7 @@ class Case:
 
 
 def definition(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, q_turn: Tensor, k_turn: Tensor) -> Tensor:
-    """Weights ``relu(q_i).relu(k_j) cos(pi/2 (x_i - y_j))`` of the visible pairs, divided by their sum; zeros without any."""
+    """Weights ``relu(q_i).relu(k_j) cos(pi/2 (x_i - y_j))`` of the visible pairs over their sum; zeros if none."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     cosine = torch.cos(math.pi / 2 * (q_turn[:, None] - k_turn))
     weights = q.relu() @ k.relu().mT * cosine * visible
@@ -66,7 +66,7 @@ def definition(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, q_turn: Tensor,
 
 
 def measure(device: str = "cpu", length: int = max(DENSE_UP_TO.values()) + 77) -> Iterator[Finding]:
-    """Every form with each backend that runs here, in float64 (where the device has it) and float32, on GPUs in 16 bits too."""
+    """Every form with each available backend, in float64 where supported, float32, and on GPUs 16 bits."""
     kind = torch.device(device).type
     for dtype in [x for x in LIMITS if (x != torch.float64 or kind != "mps") and (x.itemsize > 2 or kind != "cpu")]:
         for backend in available_backends(dtype, device):

@@ -63,7 +63,7 @@ def against(
 
 
 def token_steps(models: Mapping[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Action], dict[str, float]]:
-    """One token of each model behind each context, and megabytes of what it carries there, both by ``"model/context"``."""
+    """Time of one token after each context, and the size of its cache in MB, by ``"model/context"``."""
     actions, sizes = {}, {}
     token = torch.ones(1, 1, dtype=torch.long)
     for name, model in models.items():
@@ -110,7 +110,7 @@ def build(attention: str, sizes: dict[str, Any], max_len: int) -> Any:
 
 
 def _filled(model: Any, tokens: int) -> Action:
-    """Makes a cache as it is after ``tokens`` tokens, of random keys and values: a step's time does not depend on them."""
+    """Builds a cache of random keys and values as it is after ``tokens`` tokens; the values do not affect time."""
     from transformers import DynamicCache
 
     from cosformer.models.state_cache import StateCache

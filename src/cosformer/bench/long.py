@@ -1,4 +1,4 @@
-"""``cosformer bench long``: a training step of a small causal model against the length, whole, in pieces and over two processes."""
+"""``cosformer bench long``: a training step against the length, whole, in windows, and on two processes."""
 
 import os
 import tempfile

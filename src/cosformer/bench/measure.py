@@ -66,7 +66,7 @@ def interleaved(
 
 
 def measured(m: Measurement, samples: Sequence[float]) -> Measurement:
-    """``m`` with the median and quartiles of ``samples``, rounded to what a benchmark can tell; of one sample, its value."""
+    """``m`` with the median and quartiles of ``samples``, rounded; of one sample, its value."""
     value, low, high = (float(f"{x:.4g}") for x in spread(samples))
     return replace(m, value=value, low=low, high=high) if len(samples) > 1 else replace(m, value=value)
 

@@ -1,4 +1,4 @@
-"""A long text read piece by piece: bytes a second, the size of what is carried, and what a key-value cache would take."""
+"""Reading a long text window by window: bytes per second, state size, and the size of a key-value cache."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ EPS = 1e-6
 
 
 def released_attention(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, causal: bool) -> Tensor:
-    """``q [N,B,H*D]``, ``k [S,B,H*D]``, ``v [S,B,H*E]`` -> ``[N,B,H*E]``; the length of the quarter turn is max(N, S)."""
+    """``q [N,B,H*D]``, ``k [S,B,H*D]``, ``v [S,B,H*E]`` -> ``[N,B,H*E]``; a quarter turn spans max(N, S)."""
     n, batch = q.shape[:2]
     longest = max(n, k.shape[0])
     q, k, v = (_by_head(x, num_heads) for x in (q.relu(), k.relu(), v))

@@ -75,13 +75,13 @@ def measure(
 
 
 def tables(results: Results, package: str = "cosformer.bench") -> list[Table]:
-    """Those that the benchmark declares in its module's ``tables``, the most important first; else a list of its measurements."""
+    """The tables that the benchmark's module declares, the most important first; else a list of measurements."""
     declared = getattr(_module(results, package), "tables", lambda results: [listed("", results.measurements)])
     return [table for table in declared(results) if table.rows]
 
 
 def blocks(results: Results, package: str = "cosformer.bench") -> dict[str, str]:
-    """What documents show of the results, by marker: the first table (or as many as the module's IN_DOCUMENTS), and its ``markers``."""
+    """The parts of the results that documents show, by marker: the first IN_DOCUMENTS tables and ``markers``."""
     module = _module(results, package)
     made = tables(results, package)[: getattr(module, "IN_DOCUMENTS", 1)]
     found = {f"bench {results.benchmark}": "\n\n".join([*(table.markdown for table in made), results.source])}
@@ -116,7 +116,7 @@ def show(results: Results, package: str, *, json: bool, markdown: bool, into: Pa
 
 
 def compare(old: Results, new: Results, tolerance: float, *, quietly: bool) -> int:
-    """Print what both have measured, old against new; 1 if something got worse by more than ``tolerance``, otherwise 0."""
+    """Print old and new values; 1 if something got worse by more than ``tolerance``, otherwise 0."""
     before = {m.key: _comparable(m) for m in old.measurements}
     rows, worse = [], 0
     for m in new.measurements:

@@ -76,7 +76,7 @@ def attempt(build: Callable[[], Step], memory: int, device: str = "cpu") -> tupl
 def timed(
     builds: Mapping[str, Callable[[], Step]], memory: int, device: str = "cpu", **options: Any
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Seconds of the steps that ``builds`` make, taking turns; and by name why one did not run within ``memory`` bytes."""
+    """Seconds of the steps of each of ``builds``, interleaved; and by name why one exceeded ``memory`` bytes."""
     actions, notes = {}, {}
     for name, build in builds.items():
         terminal.status(f"building {name} ...")

@@ -1,4 +1,4 @@
-"""``cosformer bench train``: tokens per second of each attention in one small language model, and what the engine costs."""
+"""``cosformer bench train``: tokens per second of each attention in a small model; the engine's overhead."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def model_and_batch(attention: str, backend: str, n: int, width: int, tokens: in
 
 
 def engine_update(steps: int, *, threads: int) -> Measurement:
-    """What the training engine costs: its seconds per update over those of a bare loop on the same model and data, in turn."""
+    """The engine's seconds per update relative to a bare loop on the same model and data, interleaved."""
     if steps < 2 * LOG_EVERY:
         raise ValueError(f"{steps} updates of the engine are too few to time; at least {2 * LOG_EVERY}")
     experiment = _experiment(steps, threads)

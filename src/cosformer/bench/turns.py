@@ -1,4 +1,4 @@
-"""Runs that are trained side by side, update by update in turns: whatever else the machine does, it does to all of them alike."""
+"""Trains several runs side by side, one update each in turn, so that all see the same machine load."""
 
 import multiprocessing
 import sys

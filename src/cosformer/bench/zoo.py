@@ -129,7 +129,7 @@ def _inputs(mode: str, n: int) -> tuple[Tensor | None, ...]:
 
 
 def tables(results: Results) -> list[Table]:
-    """One table per mode: attentions down; milliseconds and MB at each length and their growth across. Then the growth."""
+    """One table per mode: milliseconds and MB of each attention by length, and their growth."""
     cells = {(m.kind, m.attention, m.mode, m.length): m for m in results.measurements}
     lengths, names = lengths_of(results.measurements), list(dict.fromkeys(m.attention for m in results.measurements))
     factor = f"{lengths[-1] / lengths[-2]:g}x N" if len(lengths) > 1 else "growth"

@@ -8,7 +8,7 @@ from cosformer.suggest import check_model_path
 
 
 def model_folder(name: str) -> str:
-    """Where transformers finds the model ``name``: a run's best weights, or ``name`` itself (a folder or a hub name)."""
+    """The path or name for transformers: a run's best weights, or ``name`` itself (a folder or a hub name)."""
     check_model_path(name)
     if not (Path(name) / EXPERIMENT_FILE).is_file():
         return name

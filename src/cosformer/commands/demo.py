@@ -1,4 +1,4 @@
-"""``cosformer demo``: the whole story in a few minutes, with no download: exact, fast, learning, reading, writing, and a report."""
+"""``cosformer demo``: exactness, speed, training, reading, generation and a report in a few minutes, offline."""
 
 import argparse
 import json

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load(name: str, auto_class: str) -> tuple[Any, Any]:
-    """The model of a run, or of what transformers' ``auto_class`` finds in a folder or on the hub; and its tokenizer."""
+    """The model and tokenizer of a run, or of a folder or hub name loaded with transformers' ``auto_class``."""
     check_model_path(name)
     transformers: Any = require("hf", "transformers")
     import cosformer.hf  # noqa: F401  (its models load by name)
@@ -151,7 +151,7 @@ def _word(vocabulary: Any, word: str) -> int:
 
 
 def room(wanted: int | None, used: int, config: Any) -> int:
-    """The number of tokens to generate: ``wanted``, which must fit after the ``used`` ones, or as much of the default as fits."""
+    """The number of tokens to generate after ``used``: ``wanted``, refused if too many, or what fits of the default."""
     longest = getattr(config, "max_position_embeddings", None)
     free = DEFAULT_TOKENS if longest is None else longest - used
     if wanted is not None and wanted < 1:

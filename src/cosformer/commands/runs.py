@@ -1,4 +1,4 @@
-"""``cosformer runs``: the runs of a folder: what each changed from its recipe, status, score, time; and two side by side."""
+"""``cosformer runs``: list the runs of a folder with changed settings, status, score and time; compare two."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Retrieval (Long Range Arena): does one of two papers cite the other? Pairs from the ACL Anthology Network, as bytes."""
+"""Retrieval (Long Range Arena): does one of two ACL Anthology papers cite the other? Pairs of byte sequences."""
 
 import re
 
@@ -15,7 +15,7 @@ _COLUMNS = ("label", "id1", "id2", "text1", "text2")
 
 
 def retrieval(*, path: str | None = None, max_length: int = 4000) -> Dataset:
-    """Pairs (``tokens``, ``second``) of bytes + 1 (0 pads), each cut at ``max_length``; label 1 if they belong together."""
+    """Pairs (``tokens``, ``second``) of bytes + 1 (0 pads), cut at ``max_length``; label 1: one cites the other."""
     source = locate("retrieval", "lra", path)
 
     def build(writer: Writer) -> Description:

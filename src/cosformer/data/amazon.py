@@ -1,4 +1,4 @@
-"""Amazon reviews: the five-star Electronics set (JSON lines) and the four-domain set of Blitzer et al. (XML-like files)."""
+"""Amazon reviews: five-star Electronics (JSON lines) and the four domains of Blitzer et al. (XML-like files)."""
 
 import html
 import json
@@ -156,7 +156,7 @@ def read_domains(path: Path, domains: Sequence[str] | None, errors: str) -> Iter
 
 
 def _reviews(name: str, stream: IO[bytes], errors: str) -> Iterator[Row]:
-    """Each ``<review>``: tags stand on lines of their own. The originals are not well-formed XML, so this is no XML parser."""
+    """Each ``<review>``. Tags are on lines of their own; the files are not well-formed XML, so it is not parsed."""
     field: str | None = None
     fields: dict[str, list[str]] = {}
     start = 0

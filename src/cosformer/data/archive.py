@@ -1,4 +1,4 @@
-"""Reading files as they come: folders, tar, zip, single files, each plain or compressed. Nothing is extracted to disk."""
+"""Reads folders, tar, zip and single files, plain or compressed, without extracting to disk."""
 
 import bz2
 import gzip
@@ -53,7 +53,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
 
 
 def check(path: Path, name: str) -> None:
-    """Read every byte of the downloaded ``path``; ValueError unless it is a whole archive of the kind that ``name`` says."""
+    """Read every byte of the download ``path``; ValueError unless it is a complete archive of ``name``'s type."""
     kind = Path(name).suffix
     with open(path, "rb") as raw:
         head = raw.read(60)

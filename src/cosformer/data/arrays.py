@@ -1,4 +1,4 @@
-"""Arrays of your own: ``.npy`` and ``.npz`` files as rows of whole numbers or of readings, with labels where there are some."""
+"""Your own arrays: ``.npy`` and ``.npz`` files as rows of ids or readings, with optional labels."""
 
 import io
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _LABELS = ".labels.npy"
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """One file: its rows, each ``[steps]`` of whole numbers or ``[steps, channels]`` of finite ones, and the rows' labels."""
+    """One file: rows ``[steps]`` of ids or ``[steps, channels]`` of finite readings, and the labels of the rows."""
 
     name: str
     rows: list[np.ndarray]

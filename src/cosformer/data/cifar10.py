@@ -1,4 +1,4 @@
-"""CIFAR-10 as Long Range Arena's Image task: grey, flattened; from the binary or the Python archive, no foreign code run."""
+"""CIFAR-10 as Long Range Arena's Image task: grey and flattened, read without unpickling foreign code."""
 
 import pickle
 import re
@@ -134,7 +134,7 @@ def _latin1(text: str, encoding: Any) -> bytes:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Knows the four names that a CIFAR-10 batch refers to, each replaced by a stand-in above, and refuses all others."""
+    """Resolves the four names that CIFAR-10 batches use to the stand-ins above; refuses all others."""
 
     _KNOWN: dict[tuple[str, str], Any] = {  # noqa: RUF012
         ("numpy.core.multiarray", "_reconstruct"): lambda *_: _PlainArray(),

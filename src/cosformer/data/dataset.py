@@ -140,7 +140,7 @@ class SplitWriter:
         second: tuple[Any, Iterable[int]] | None = None,
         marks: tuple[Any, Iterable[int]] | None = None,
     ) -> None:
-        """Many rows at once: their tokens one after the other, and how long each is; ``second`` and ``marks`` likewise."""
+        """Many rows at once: their concatenated tokens and lengths; likewise ``second`` and ``marks``."""
         assert self.has_labels == (labels is not None)
         self._append("tokens", flat, lengths)
         self._labels.extend(labels or ())  # pyright: ignore[reportArgumentType]

@@ -85,7 +85,7 @@ class Source:
 
 
 def locate(name: str, key: str, path: str | os.PathLike[str] | None) -> Source:
-    """The files of set ``name``: ``path`` if given, else what ``data get --from`` remembered, else the download ``key``."""
+    """The files of set ``name``: ``path`` if given, else those of ``data get --from``, else the download ``key``."""
     if path is not None:
         return _present(Path(path).expanduser())
     if (remembered := _registry() / f"{name}.json").exists():

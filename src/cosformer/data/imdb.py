@@ -51,7 +51,7 @@ def imdb(
 
 
 def read_reviews(path: Path) -> dict[str, list[tuple[bytes, int]]]:
-    """(raw bytes, 1 = positive) of each review of ``train`` and ``test``, by class and number whatever the archive's order."""
+    """(raw bytes, 1 = positive) of each review of ``train`` and ``test``, ordered by class and number."""
     found: dict[str, list[tuple[int, int, bytes]]] = {"train": [], "test": []}
     for match, stream in matching(path, _REVIEW, "no reviews named train/pos/<id>_<rating>.txt or the like"):
         split, polarity, number, _ = match.groups()

@@ -1,4 +1,4 @@
-"""ListOps (Long Range Arena): nested MIN, MAX, MED and SM over digits; made here, or read from the official TSV files."""
+"""ListOps (Long Range Arena): nested MIN, MAX, MED and SM over digits; generated, or read from the release."""
 
 import re
 from collections.abc import Iterable, Iterator

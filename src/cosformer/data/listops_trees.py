@@ -81,7 +81,7 @@ def make_chunk(chunk: int, *, seed: int, rules: Rules = BENCHMARK) -> tuple[np.n
 
 
 class _Level:
-    """The nodes of one depth, siblings side by side: ``parent`` (index in the level above), ``token``, ``arguments``."""
+    """The nodes of one depth, siblings adjacent: ``parent`` (index in the level above), ``token``, ``arguments``."""
 
     def __init__(self, parent: np.ndarray, token: np.ndarray, arguments: np.ndarray) -> None:
         self.parent, self.token, self.arguments = parent, token, arguments

@@ -1,4 +1,4 @@
-"""The user's own files: a file, a folder or a glob, plain, compressed or in an archive, and which split each name stands for."""
+"""The user's own files: a file, folder or glob, plain, compressed or archived, and the split of each."""
 
 import glob
 import hashlib
@@ -93,7 +93,7 @@ def check_hash(path: str, expected: str | None, found: str) -> None:
 
 
 def split_of(name: str) -> str | None:
-    """``train``, ``valid`` or ``test`` where a word of the file's name, or a folder above it, says so: ``data/dev-00.csv``."""
+    """``train``, ``valid`` or ``test`` if a word of the file or folder name says so: ``data/dev-00.csv``."""
     for part in reversed(PurePosixPath(name).parts):
         for word in re.split(r"[^a-z]+", part.lower()):
             if word in SPELLINGS:
@@ -102,7 +102,7 @@ def split_of(name: str) -> str | None:
 
 
 def splits_by_name(names: Sequence[str]) -> dict[str, str] | None:
-    """File name -> split, where the names give a training split and another one; None where they do not speak of splits."""
+    """File name -> split if the names include a training split and another one; None if they name no splits."""
     found = {name: split_of(name) for name in names}
     named = {split for split in found.values() if split is not None}
     if "train" not in named or len(named) < 2:
@@ -117,7 +117,7 @@ def splits_by_name(names: Sequence[str]) -> dict[str, str] | None:
 
 
 def checked_lines(file: OwnFile, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, line with its end) of a text file; a line in another encoding, or one too long to be one, is refused."""
+    """(number from 1, line with its end) of a text file; undecodable and overlong lines raise an error."""
     check_errors(errors)
     number = 0
     while raw := file.stream.readline(LONGEST_LINE + 1):

@@ -1,4 +1,4 @@
-"""Your own sequences that are no text: FASTA and FASTQ files, and arrays of whole numbers, such as events, codes or notes."""
+"""Your own sequences: FASTA and FASTQ files, and arrays of ids such as events, codes or notes."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Chunks of work in order, over several processes. What a chunk holds depends on its number alone, never on the workers."""
+"""Chunks of work over several processes, results in order; a chunk's content depends on its number alone."""
 
 import itertools
 import multiprocessing

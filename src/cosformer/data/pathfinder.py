@@ -99,7 +99,7 @@ def _images(count: int, level: str, seed: int, workers: int | None) -> Iterator[
 
 
 def write_official(dataset: Dataset, folder: Path) -> list[Path]:
-    """Write the splits, one after the other, in the release's layout: PNG files and plain-text metadata, which is returned."""
+    """Write the splits in the release's layout (PNG files and text metadata); return the metadata."""
     image = require("data", "PIL.Image")
     level = dataset.options["level"]
     _check_official(level)
@@ -120,7 +120,7 @@ def write_official(dataset: Dataset, folder: Path) -> list[Path]:
 
 
 def read_folder(path: Path, level: str) -> tuple[np.ndarray, np.ndarray, int]:
-    """(pixels uint8 [N, 1024], labels int64 [N], images skipped as they hold no byte) of ``level``, in the metadata's order."""
+    """(pixels uint8 [N, 1024], labels int64 [N], empty images skipped) of ``level``, in the metadata's order."""
     labels: dict[str, int] = {}
     batches: list[tuple[int, list[tuple[str, int]]]] = []
     for name, stream in members(path, lambda n: _part(n, level, "metadata") is not None):

@@ -67,7 +67,7 @@ class Images:
 
 @dataclass(frozen=True)
 class _Tables:
-    """All that depends on orientations only. Rows 0..359 are the degrees -180..179 of seeds, then one per candidate step."""
+    """Tables by orientation. Rows 0..359 are the degrees -180..179 of seeds, then one row per candidate step."""
 
     angle: np.ndarray  # [A]
     steps: np.ndarray  # [K, 2] from a pivot to the candidate heads around it
@@ -121,7 +121,7 @@ def _reduced(fine: np.ndarray, size: int) -> np.ndarray:
 
 
 def _footprints(masks: np.ndarray) -> np.ndarray:
-    """Offsets from a seed's tail to the pixels its paddle would fully take, within 3 pixels (one off-centre, as published)."""
+    """Offsets from a seed's tail to the pixels its paddle covers within 3 pixels (off-centre by one, as published)."""
     reach = LENGTH + MARGIN
     lists = []
     for mask in masks:
@@ -259,7 +259,7 @@ def _free_tails(mask: np.ndarray, degree: np.ndarray) -> np.ndarray:
 
 @cache
 def _first_tails(size: int, border: int) -> np.ndarray:
-    """Where the first snake may start, for every degree: in the middle, away from the border; bool [360, size, size]."""
+    """Where the first snake may start, away from the border, for every degree; bool [360, size, size]."""
     mask = _blank(1, size)[1]
     mask[:, _PAD : _PAD + size, _PAD : _PAD + size] = 1
     middle = slice(_PAD + border, _PAD + size - border)

@@ -72,7 +72,7 @@ class PackedLines:
 
 
 def _packed_bounds(offsets: np.ndarray, room: int) -> np.ndarray:
-    """Where rows start and end in the stream: at line ends, at most ``room`` apart, inside a line only if it is longer."""
+    """Row boundaries in the stream: line ends at most ``room`` apart; only longer lines are cut."""
     bounds = [0]
     lines = np.asarray(offsets)
     while bounds[-1] < lines[-1]:

@@ -1,4 +1,4 @@
-"""Your own series of readings: arrays ``[rows, steps, channels]``, or tables with a reading in each row and a column that groups them."""
+"""Your own series of readings: arrays ``[rows, steps, channels]``, or tables with one reading per row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -185,7 +185,7 @@ def _columns(
 
 
 def unlabelled(path: str, options: Mapping[str, Any]) -> list[Row]:
-    """The series in the tables of ``path``, by the columns in a prepared set's ``options``; ``group`` is what they are called."""
+    """The series in the tables of ``path`` by the columns in ``options``; ``group`` is what a series is called."""
     columns = {role: options[role] for role in ("series", "time", "channels") if options.get(role) is not None}
     reading = {
         "delimiter": options.get("delimiter"),
@@ -293,7 +293,7 @@ def _time(value: Any, place: str, column: str) -> Any:
 
 
 def _cut_in_time(path: str, rows: Sequence[Row], shares: tuple[float, float]) -> list[Row]:
-    """For each split the series up to its end; the label is the step from which on it is scored, what is before it is context."""
+    """Each split's series up to its end; the label is the first scored step, and earlier steps are context."""
     named = {row.split for row in rows}
     valid, test = shares if named == {None} else (0.0 if "valid" in named else shares[0], 0.0)
     parts = []

@@ -1,4 +1,4 @@
-"""Sub-word vocabularies through the tokenizers library: byte-level BPE (GPT-2, RoBERTa, or trained here) and WordPiece."""
+"""Subword vocabularies of the tokenizers library: byte-level BPE (GPT-2, RoBERTa, or trained here), WordPiece."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Your own tables: a text in one column, what it is to teach in another, names of classes kept and splits as you have them."""
+"""Your own tables: a text column, a target column, class names, and your splits if there are any."""
 
 import dataclasses
 from collections.abc import Iterator

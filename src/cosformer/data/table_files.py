@@ -1,4 +1,4 @@
-"""Tables as they come: CSV, TSV, JSON lines, parquet and arrow, row by row, each value with the place it was found at."""
+"""Reads CSV, TSV, JSON lines, parquet and arrow row by row; each value knows where it was found."""
 
 import csv
 import json

@@ -255,7 +255,7 @@ def _short(names: list[str]) -> str:
 
 
 def words_to_ids(words: Sequence[str], vocabulary: TextVocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of a row of words with spaces between them, enclosed by start and end tokens, and where each word begins."""
+    """The ids of a row of words joined by spaces, between start and end tokens, and where each word begins."""
     bos, eos = vocabulary.bos_id, vocabulary.eos_id
     if bos is None or eos is None:
         raise ValueError(_NO_FRAME)

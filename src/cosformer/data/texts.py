@@ -1,4 +1,4 @@
-"""Your own text files, for language modelling and masked language modelling: a file, a folder, a glob, compressed or not."""
+"""Your own text files for language modelling and masked language modelling: a file, folder or glob."""
 
 from collections import Counter
 from collections.abc import Iterator

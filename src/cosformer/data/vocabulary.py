@@ -1,4 +1,4 @@
-"""Vocabularies: what an id means. Each turns text into ids where it can, ids into text, and is saved with its data set."""
+"""Vocabularies map text to ids and back; each is saved with its data set."""
 
 import json
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ class Words:
 
 
 class Pixels:
-    """Grey values 0..255. None is padding, as every value is data; ``lra_padding`` masks value 0, as Long Range Arena does."""
+    """Grey values 0..255. No value pads, as all are data; ``lra_padding`` masks 0, as Long Range Arena does."""
 
     size = 256
     bos_id: int | None = None
@@ -108,7 +108,7 @@ class Pixels:
 
 
 class Letters:
-    """The letters of an alphabet (DNA, RNA, protein) as ids, each token a letter; then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``."""
+    """The letters of an alphabet (DNA, RNA, protein), then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``."""
 
     double_separator = True
     unk_id: int | None = None
@@ -144,7 +144,7 @@ class Letters:
 
 
 class Ids:
-    """Whole numbers from 0 as they came, ``count`` of them; then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``. A row is an array."""
+    """``count`` whole numbers from 0, then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``. A row is an array."""
 
     double_separator = True
     unk_id: int | None = None
@@ -170,7 +170,7 @@ class Ids:
 
 
 class Channels:
-    """What the numbers of a step stand for: the channels' names, and their mean and scale in the training data. No token ids."""
+    """The channels of a series: their names, and mean and scale in the training data. It has no token ids."""
 
     size = 1
     pad_id: int | None = None
@@ -190,7 +190,7 @@ class Channels:
 
 
 def vocabulary_from_json(entry: dict[str, Any], folder: Path) -> Vocabulary:
-    """The vocabulary that :meth:`Vocabulary.save` described; ValueError says what is wrong with the ``entry`` or its file."""
+    """The vocabulary that :meth:`Vocabulary.save` described; ValueError if the ``entry`` or its file is invalid."""
     kind = entry.get("kind")
     try:
         if kind == "bytes":

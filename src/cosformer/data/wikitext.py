@@ -1,4 +1,4 @@
-"""WikiText-2 and WikiText-103: word level with the official vocabulary, or bytes, or byte-level BPE. One row per line."""
+"""WikiText-2 and WikiText-103 as words of the official vocabulary, bytes, or byte-level BPE. One row per line."""
 
 import re
 from collections import Counter

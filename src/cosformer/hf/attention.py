@@ -118,7 +118,7 @@ def cosformer_mask(
 
 
 def max_len_of(config: Any) -> int | None:
-    """The paper's M for a stock config: its ``cosformer_max_len`` if set, else its longest sequence; None if it states none."""
+    """The paper's M for a stock config: ``cosformer_max_len``, else its maximum length; None if it has none."""
     chosen = getattr(config, "cosformer_max_len", None)
     if chosen is not None:
         return chosen

@@ -163,7 +163,7 @@ def _models_of(config_class: type) -> dict[str, type]:
 
 
 def __getattr__(name: str) -> Any:
-    """Classes of converted models are made when somebody asks, also by the file that ``trust_remote_code=True`` runs."""
+    """Creates classes of converted models on first access, also for ``trust_remote_code=True``."""
     if name.startswith("Cosformer"):
         for model_type in CONVERTIBLE:
             if name.startswith(f"Cosformer{CONFIG_MAPPING[model_type].__name__.removesuffix('Config')}"):
@@ -174,7 +174,7 @@ def __getattr__(name: str) -> Any:
 
 
 def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | None = None) -> list[str]:
-    """Write the model in ``source`` with another attention to ``out``; returns what a reader should know, line by line."""
+    """Write the model in ``source`` with another attention to ``out``; returns notes for the user, one per line."""
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty; choose another place for the converted model")
     try:

@@ -135,7 +135,7 @@ class GatedWindow(SinkWindow):
 
     @torch.no_grad()
     def calibrate(self, q: Tensor, k: Tensor, key_mask: Tensor | None, near: Near) -> None:
-        """Set the gate's bias so that the far mass of each head is right in the mean over the queries that have far keys."""
+        """Set the gate's bias to match each head's mean far mass, over the queries that have far keys."""
         with without_autocast(q.device):
             total = causal_log_mass(q.to(near.out.dtype), k.to(near.out.dtype), key_mask)
             true = total + torch.log1p(-(near.log_mass - total).exp().clamp_max(1 - 1e-4))

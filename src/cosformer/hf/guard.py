@@ -24,7 +24,7 @@ _WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"
 
 
 def guard_stock_models() -> None:
-    """Wrap transformers' check of ``attn_implementation``, only for the name "cosformer"; a second call changes nothing."""
+    """Wrap transformers' check of ``attn_implementation`` for the name "cosformer" only; idempotent."""
     check = PreTrainedModel.get_correct_attn_implementation
     if hasattr(check, "cosformer_guard"):
         return

@@ -82,7 +82,7 @@ class LearnedMap(nn.Module):
 
 
 def start_map(head_dim: int, features: int, seed: int) -> Tensor:
-    """``[I, -I, R, -R, ...] / head_dim ** 0.25`` ``[head_dim, features]`` with random rotations R, drawn from ``seed``."""
+    """``[I, -I, R, -R, ...] / head_dim ** 0.25`` ``[head_dim, features]``; R: random rotations from ``seed``."""
     if features % head_dim:
         raise ValueError(f"features={features} must be a multiple of the {head_dim} channels of a head")
     generator = torch.Generator().manual_seed(seed)

@@ -136,7 +136,7 @@ def learned_forward(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """``query [B,H,N,D]``, ``key`` and ``value [B,Hk,S,.]``, mask ``[B,S]`` from ``cosformer_mask`` -> ``[B,N,H,E]``."""
+    """``query [B,H,N,D]``, ``key``, ``value [B,Hk,S,.]``, mask ``[B,S]`` of ``cosformer_mask`` -> ``[B,N,H,E]``."""
     mechanism: Any = getattr(module, MECHANISM, None)
     if mechanism is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Softmax over the first keys of a sequence and the most recent ones (StreamingLLM): the near part of a linearized decoder."""
+"""Softmax over the first and the most recent keys (StreamingLLM): the near part of a linearized decoder."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -235,7 +235,7 @@ def attend_near(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [B,H,n,D] with its first R channels rotated by ``cos``, ``sin [B,n,R]``, as Llama does; the rest stay (partial rotary)."""
+    """x [B,H,n,D] with its first R channels rotated by ``cos``, ``sin [B,n,R]`` as in Llama (partial rotary)."""
     cos, sin, width = cos[:, None], sin[:, None], cos.shape[-1]
     turned = x[..., :width]
     first, second = turned.chunk(2, -1)

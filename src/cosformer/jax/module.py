@@ -106,7 +106,7 @@ def to_numpy(params: Any) -> dict[str, np.ndarray]:
 
 
 def from_numpy(arrays: dict[str, Any], num_heads: int) -> dict[str, dict[str, jax.Array]]:
-    """Parameters for the module from the arrays of torch's ``CosformerAttention.state_dict()``, or of :func:`to_numpy`."""
+    """The module's parameters from the arrays of torch's ``CosformerAttention.state_dict()`` or :func:`to_numpy`."""
     missing = {f"{theirs}.weight" for theirs in _NAMES.values()} - arrays.keys()
     if missing:
         raise ValueError(f"not the weights of CosformerAttention: {', '.join(sorted(missing))} missing")

@@ -38,7 +38,7 @@ class LinearState:
         dtype: Any = jnp.float32,
         decay: Any = None,
     ) -> "LinearState":
-        """The state before the first token: ``heads`` are key heads, ``channels`` those of a key, ``values`` those of a value."""
+        """The state before the first token, for ``heads`` key heads of ``channels`` and value heads of ``values``."""
         shape = (batch, heads, 2 * channels)
         rates = None if decay is None else jnp.asarray(decay, dtype)
         kv, z = jnp.zeros((*shape, values), dtype), jnp.zeros(shape, dtype)

@@ -61,7 +61,7 @@ def add_keys(
     decay: jax.Array | None = None,
     tokens: Any = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The state ``kv [B,K,2D,E]``, ``z [B,K,2D]`` with the keys ``k`` added, decayed up to the last of ``tokens`` (None: all)."""
+    """The state ``kv [B,K,2D,E]``, ``z [B,K,2D]`` plus the keys ``k``, decayed up to the last of ``tokens``."""
     tokens = k.shape[2] if tokens is None else tokens
     fk = features(decayed(k, decay, jnp.maximum(tokens - 1 - jnp.arange(k.shape[2]), 0)), at)
     new_kv, new_z = _einsum("bkjf,bkje->bkfe", fk, v), fk.sum(-2)

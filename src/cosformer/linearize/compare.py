@@ -61,7 +61,7 @@ def compare_embeddings(teacher: Tensor, student: Tensor) -> dict[str, float]:
 
 
 def perplexities(model: Any, ids: Tensor, contexts: list[int]) -> dict[str, Any]:
-    """Perplexity of the stream ``ids [N]`` cut into rows of each length; of the longest rows also by position and by row."""
+    """Perplexity of the stream ``ids [N]`` in rows of each length; of the longest also by position and by row."""
     found: dict[str, Any] = {"scores": {}}
     for context in contexts:
         rows = ids[: len(ids) // context * context].view(-1, context)
@@ -145,7 +145,7 @@ def without_far_part(model: Any, window: int) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def equal_window(model: Any) -> int | None:
-    """The window without a far part whose state is as large as the model's, or one key larger; None without a far part."""
+    """A window without a far part whose state is as large as the model's; None for a model without a far part."""
     cache: Any = StateCache()
     model.base_model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache)
     state = next((layer.state for layer in cache.layers if isinstance(layer.state, GatedWindowState)), None)

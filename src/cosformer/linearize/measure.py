@@ -50,7 +50,7 @@ def similarity(model: Any, ids: Tensor, mask: Tensor) -> float:
 
 
 def measure(model: Any, ids: Tensor, mask: Tensor) -> dict[str, float]:
-    """Perplexity beside the teacher's for a causal language model, otherwise the similarity of the rows' mean states."""
+    """Perplexity next to the teacher's for a causal language model, otherwise the similarity of mean states."""
     if model.config.learned["causal"] and model.get_output_embeddings() is not None:
         with as_teacher(model):
             teacher = perplexity(model, ids)

@@ -75,7 +75,7 @@ def linearize(
 
 
 def _student(source: str, settings: Settings) -> tuple[Any, torch.dtype, Settings]:
-    """The model in ``source`` with learned maps at their start, in float32; the dtype it is saved in; settings without None."""
+    """The model in ``source`` with initial learned maps, in float32; its dtype on disk; settings without None."""
     try:
         config = AutoConfig.from_pretrained(source)
     except OSError as error:
@@ -200,7 +200,7 @@ class _Run:
             self._save("transfer", -1, {name: (students[name], None) for name in plan.layers}, now=True)
 
     def _choose_kept(self) -> list[str]:
-        """By number, or those whose linear form costs most; the cost is measured on two of the rows that are held out."""
+        """Layers by number, or those that cost most when made linear, measured on two held-out rows."""
         keep, layers = self.settings.keep, self.plan.layers
         costs = dict.fromkeys(layers, 0.0)
         if "," not in keep and int(keep):

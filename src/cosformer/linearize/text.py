@@ -1,4 +1,4 @@
-"""Text files as rows of tokens: one stream in rows of one length for models that write, a row a line for those that read."""
+"""Text files as rows of tokens: a stream in rows of one length for decoders, a row per line for encoders."""
 
 import lzma
 from pathlib import Path
@@ -19,7 +19,7 @@ class Rows:
         self._order: tuple[int, list[int]] | None = None  # of the epoch that was asked for last
 
     def batch(self, update: int, size: int) -> tuple[Tensor, Tensor]:
-        """ids and mask ``[size, length]`` of one update: a function of the seed and its number, so that a run can go on."""
+        """ids and mask ``[size, length]`` of one update, from the seed and its number alone: runs can resume."""
         first = update * size
         picked = [self._row(i) for i in range(first, first + size)]
         longest = int(self.mask[picked].sum(1).max())

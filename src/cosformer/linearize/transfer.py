@@ -17,7 +17,7 @@ from cosformer.linearize.parallel import average, average_gradients
 
 
 class TransferLayer(nn.Module):
-    """Replaces a layer's mechanism during transfer: returns the output of softmax attention and trains ``student`` to match it."""
+    """Replaces a mechanism during transfer: returns softmax attention and trains ``student`` to match it."""
 
     def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def transfer_update(
     steps: int = 0,
     calibrates: bool = False,
 ) -> list[float]:
-    """One pass over ``ids [B,N]``, ``steps`` of every layer; the layers' losses before them. ``calibrates``: gates first."""
+    """``steps`` on ``ids [B,N]`` for every layer; the losses before them. ``calibrates``: gates first."""
     for layer in layers.values():
         layer.rate, layer.steps, layer.calibrates = rate, steps, calibrates
     with torch.no_grad():

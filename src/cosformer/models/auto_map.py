@@ -1,4 +1,4 @@
-"""Lets ``trust_remote_code=True`` find this package: a saved model names the file that imports its classes from here."""
+"""Support for ``trust_remote_code=True``: a saved model names the file that imports its classes from here."""
 
 import os
 from pathlib import Path

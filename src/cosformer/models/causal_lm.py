@@ -113,7 +113,7 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
         )
 
     def _losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """-log p of each target, ``[B,N]``, row by row and where one counts: the scores of a batch would fill the memory."""
+        """-log p of each target, ``[B,N]``, one row at a time: the logits of a batch would not fit in memory."""
         losses = torch.zeros(targets.shape, device=hidden.device)
         for row, (states, wanted) in enumerate(zip(hidden, targets, strict=True)):
             counted = wanted != IGNORE

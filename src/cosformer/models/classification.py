@@ -1,4 +1,4 @@
-"""One vector of a sequence, and scores of it: classes of a sequence, a pair, an image; the best of several continuations."""
+"""Classification of sequences, pairs and images from one pooled vector, and multiple choice."""
 
 import itertools
 from collections.abc import Callable
@@ -42,7 +42,7 @@ POOL: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"first": first, "m
 
 
 class Classifier(nn.Module):
-    """Dropout, linear and activation for each hidden size, then dropout and a linear to the ``outputs`` (num_labels) scores."""
+    """Dropout, linear and activation per hidden size, then dropout and a linear map to ``outputs`` logits."""
 
     def __init__(self, config: CosformerConfig, in_size: int, outputs: int | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Classifier(nn.Module):
 
 
 class PooledModel(CosformerPreTrainedModel):
-    """The transformer, one pooled vector of a sequence, and scores of ``vectors`` of them: what the heads here share."""
+    """Base of the heads here: the transformer, a pooled vector, and logits from ``vectors`` of them."""
 
     def __init__(self, config: CosformerConfig, *, vectors: int = 1, outputs: int | None = None) -> None:
         super().__init__(config)
@@ -136,7 +136,7 @@ class CosformerForSequenceClassification(PooledModel):
 
 
 class CosformerForPairClassification(PooledModel):
-    """Two documents through one shared encoder; their vectors a, b meet in the classifier as ``config.pairing`` says."""
+    """Two documents through a shared encoder; their vectors are combined as ``config.pairing`` says."""
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config, vectors=4 if config.pairing == "four" else 2)
@@ -151,7 +151,7 @@ class CosformerForPairClassification(PooledModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers, or numbers to regress to."""
+        """Documents ``[B,N]`` and ``[B,N']`` with their masks; ``labels [B]`` are class numbers or real targets."""
         unknown = kwargs.keys() - {"num_items_in_batch", "return_dict"}
         if unknown:
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}")

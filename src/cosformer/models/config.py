@@ -47,7 +47,7 @@ def _unknown(keys: Any) -> list[str]:
 
 @strict
 class CosformerConfig(PreTrainedConfig):
-    """Configuration of a transformer, an encoder (``is_decoder=False``) or a decoder, whose attention is chosen by name."""
+    """Configuration of an encoder (``is_decoder=False``) or decoder whose attention is chosen by name."""
 
     model_type: ClassVar[str] = "cosformer"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]

@@ -1,4 +1,4 @@
-"""From token ids, pixels or readings to vectors: tokens, patches, positions, token types, and the vector before the sequence."""
+"""Embeddings of token ids, pixels or readings: tokens, patches, positions, token types and the CLS vector."""
 
 import math
 from typing import Any
@@ -37,7 +37,7 @@ class Embeddings(nn.Module):
     def forward(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor, type_ids: Tensor | None
     ) -> Tensor:
-        """ids ``[B,N]`` or vectors ``[B,N,C]``, positions ``[B or 1, N']`` with N' = N + 1 if there is a CLS vector -> ``[B,N',C]``."""
+        """ids ``[B,N]`` or vectors ``[B,N,C]``, positions ``[B or 1, N']`` (N' = N + 1 with CLS) -> ``[B,N',C]``."""
         x = self.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if self.scale != 1:
             x = x * self.scale
@@ -139,5 +139,5 @@ def positions_from_mask(
 
 
 def with_cls(mask: Tensor | None) -> Tensor | None:
-    """``[B,N]`` -> ``[B,N+1]``: the vector before the sequence is never masked, whatever the first token is (a black pixel is)."""
+    """``[B,N]`` -> ``[B,N+1]``: the CLS vector is never masked, even if the first token is (a black pixel)."""
     return None if mask is None else torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)

@@ -1,4 +1,4 @@
-"""Forecasting of real-valued series: the next step from those before it, and further steps one by one from the state."""
+"""Forecasting of real-valued series: the next step from the past; further steps one at a time from the state."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ _FIELDS -= {"dtype"}
 
 
 def translate(where: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for ``from_pretrained`` that load ``where`` into our classes; fields of our config in ``kwargs`` change it."""
+    """Arguments for ``from_pretrained`` that load ``where`` into our classes; config fields in ``kwargs`` apply."""
     changes = {name: value for name, value in kwargs.items() if name in _FIELDS}
     rest = {name: value for name, value in kwargs.items() if name not in _FIELDS}
     config = config_from_llama(AutoConfig.from_pretrained(where), **changes)
@@ -39,7 +39,7 @@ def translate(where: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_from_llama(config: Any, **changes: Any) -> CosformerConfig:
-    """Our config of the model that a Llama, Mistral, Qwen2 or Qwen3 config describes; ``attention`` is softmax unless changed."""
+    """Our config for a Llama, Mistral, Qwen2 or Qwen3 config; ``attention`` is softmax unless overridden."""
     kind = config.model_type
     windows = [kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"]
     if windows or (kind == "mistral" and config.sliding_window is not None):

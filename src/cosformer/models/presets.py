@@ -7,7 +7,7 @@ from cosformer.models.config import CosformerConfig
 
 
 def roberta_base(**changes: Any) -> CosformerConfig:
-    """RoBERTa-base: 12 layers of width 768 with 12 heads, post-norm; with ``attention="softmax"`` it is RoBERTa itself."""
+    """RoBERTa-base: 12 layers, hidden size 768, 12 heads, post-norm; RoBERTa with ``attention="softmax"``."""
     values = {
         "vocab_size": 50_265,
         "hidden_size": 768,
@@ -30,7 +30,7 @@ def roberta_base(**changes: Any) -> CosformerConfig:
 
 
 def adaptive_lm(**changes: Any) -> CosformerConfig:
-    """The WikiText-103 language model with adaptive input and softmax: 16 layers of width 1024 with 8 heads, pre-norm."""
+    """The WikiText-103 language model with adaptive softmax: 16 layers, hidden size 1024, 8 heads, pre-norm."""
     values = {
         "vocab_size": 267_744,
         "hidden_size": 1024,

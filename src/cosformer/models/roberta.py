@@ -29,7 +29,7 @@ _LEFT_OUT = (r"lm_head\.bias", r".*position_ids", r".*token_type_ids")  # the fi
 
 
 def from_roberta(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A ``RobertaForMaskedLM`` or ``RobertaForSequenceClassification`` state dict with our names; nothing is dropped unseen."""
+    """A RoBERTa state dict (masked LM or classification) with our names; unknown keys raise an error."""
     renamed: dict[str, Tensor] = {}
     for key, tensor in state_dict.items():
         if any(re.fullmatch(pattern, key) for pattern in _LEFT_OUT):

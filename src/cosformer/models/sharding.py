@@ -11,7 +11,7 @@ from cosformer.models.packing import without_crossings
 
 
 class Place(NamedTuple):
-    """Where this rank's shard is in the sequence: its first position, the length of the whole, and the unmasked tokens before it, ``[B]``."""
+    """A rank's shard: its first position, the total length, and the unmasked tokens before it, ``[B]``."""
 
     first: int
     total: int

@@ -1,4 +1,4 @@
-"""The states of all layers as one object that transformers' ``generate`` can hold, copy, reorder and take tokens back from."""
+"""The states of all layers as a cache for transformers' ``generate``: copied, reordered and rolled back."""
 
 import warnings
 from typing import Any
@@ -147,7 +147,7 @@ class StateCache(Cache):
 
 
 class StateGeneration:
-    """Goes before transformers' ``GenerationMixin``: gives ``generate`` a :class:`StateCache` wherever it wants a cache."""
+    """Placed before transformers' ``GenerationMixin``: makes ``generate`` use a :class:`StateCache`."""
 
     _told_recompute = False
 

@@ -102,7 +102,7 @@ class CosformerModel(CosformerPreTrainedModel):
 
     @property
     def bounded(self) -> bool:
-        """Whether input longer than ``max_position_embeddings`` is refused: by learned positions, or by an attention."""
+        """Whether learned positions or an attention limit the input to ``max_position_embeddings``."""
         layers: Any = self.layers
         return self.config.position_embedding_type == "learned" or any(x.attention.attention.bounded for x in layers)
 
@@ -189,7 +189,7 @@ class CosformerModel(CosformerPreTrainedModel):
         place: sharding.Place | None,
         kwargs: dict[str, Any],
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """The mask of the new tokens (``[B,N]``, None: all may be attended), the bounds of packed sequences, and the positions."""
+        """The mask of the new tokens (``[B,N]``, None: no masking), bounds of packed sequences, and positions."""
         key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
         traced = torch.compiler.is_compiling() or given.is_meta
         masked = key_mask is not None and (traced or not bool(key_mask.all()))

@@ -210,7 +210,7 @@ class CrossAttention(MultiHead):
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotary positions (Su et al. 2021): ``x [B,H,N,D]``, channel i paired with channel i + D/2, turned by the angles of its positions."""
+    """Rotary positions (Su et al. 2021) on ``x [B,H,N,D]``; channel i is paired with channel i + D/2."""
     cos, sin = (part.unsqueeze(1).to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -75,7 +75,7 @@ class ConvolvedState:
 
     @classmethod
     def after(cls, rows: Tensor, reach: int, state: Any) -> "ConvolvedState":
-        """``rows`` up to the last token, of which the next ones look back at ``reach``, beside the mechanism's new state."""
+        """``rows`` up to the last ``reach`` tokens, which the next tokens need, and the mechanism's new state."""
         keep = reach + (state.recorded if isinstance(state, RecordedState) else 0)
         # a copy, so that the rows before these free their memory
         return cls(rows[:, rows.shape[1] - keep :].clone(), state)

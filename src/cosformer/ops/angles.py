@@ -63,14 +63,14 @@ def pair_weight(
 
 
 def cached_angles(first: int, count: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """cos and sin of the angles of ``count`` positions from ``first`` on, ``[count, 2]``, for kernels that no compiler traces."""
+    """cos and sin of the angles of ``count`` positions from ``first``, ``[count, 2]``, for untraced kernels."""
     start = first // _BLOCK * _BLOCK
     end = min(-(-(first + count) // _BLOCK) * _BLOCK, length + 1)
     return _tensor(_angle_table, (start, end, length, _kind(dtype)), device)[first - start : first - start + count]
 
 
 def cached_pair_weight(chunk: int, causal: bool, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What multiplies the scores inside a chunk, ``[C, C]``: the cosine of the distance; causal: zero after the query."""
+    """The factor on scores inside a chunk, ``[C, C]``: cosine of the distance; causal: zero above the diagonal."""
     return _tensor(_pair_table, (chunk, chunk, causal, 0, 0, length, length, _kind(dtype)), device)
 
 

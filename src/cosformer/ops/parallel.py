@@ -53,7 +53,7 @@ class Shards(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """The part of one sequence that a rank holds: its own positions ``start`` to ``end``, of which the first is ``position`` there."""
+    """The part of one sequence on a rank: its positions ``start`` to ``end``; ``position`` is the first's index."""
 
     sequence: int  # -1: of none, and empty
     start: int
@@ -212,7 +212,7 @@ class _Sweep(NamedTuple):
     flipped: bool = False
 
     def exchanged(self, rank: int, *, takes: bool) -> list[Segment]:
-        """The segments of a rank, counted as the process group does, for which it takes sums from others, or sends its own."""
+        """The segments of a rank, in the group's numbering, whose sums it receives from or sends to others."""
         held = _segments(self.q_bounds if takes else self.k_bounds, self.place(rank), self.bounds)
         segments = _exchanged(held, self.call.spec.causal, 0 if takes else -1)
         # one sequence: what a rank holds of it both begins and ends its shard
@@ -250,7 +250,7 @@ def _sum_up(call: Call, segment: Segment, compute: Any) -> Tensor:
 
 
 def _rows(sweep: _Sweep, taken: list[Segment], states: list[Tensor], compute: Any) -> Tensor:
-    """The rows of this rank: of the segments that others have keys of too, from their ``states``, and of whole sequences."""
+    """The output of this rank: shared segments continue from their ``states``; whole sequences do not."""
     call, spec = sweep.call, sweep.call.spec
 
     def run(segment: Segment, state: Tensor) -> Tensor:

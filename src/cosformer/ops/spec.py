@@ -1,4 +1,4 @@
-"""What one call of the family computes: the tensors and the specification that go from the operator to a kernel and back."""
+"""One call of the operator: the tensors and the specification, passed from the operator to the kernel."""
 
 from typing import NamedTuple
 

@@ -30,7 +30,7 @@ _LIBRARY.define("advance(Tensor position, SymInt tokens, SymInt max_len) -> Tens
 
 
 def linear_kernel(call: Call, start: Tensor | None, *, direct: bool) -> tuple[Tensor, ...]:
-    """``(out, den, kv, z)`` by the backend of ``call.spec``, differentiable; ``direct``: :func:`can_bypass_dispatcher`."""
+    """``(out, den, kv, z)`` by the backend of ``call.spec``, differentiable; ``direct``: bypass the dispatcher."""
     if direct:
         return run_forward(call)
     if (torch.compiler.is_compiling() or torch._C._is_tracing()) and not needs_gradients(*call.tensors):

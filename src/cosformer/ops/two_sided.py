@@ -17,7 +17,7 @@ from cosformer.ops.spec import Call, accumulator, new_output
 
 
 def forward(kernel: ModuleType, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``(out, den, kv, z)`` as the kernel's own; the state is zeros, because none stands for a sequence seen from both sides."""
+    """``(out, den, kv, z)`` like the kernel's; the state is zeros, as none describes both directions."""
     num, den = _sums(kernel, call)
     divisor = NORMALISERS[call.spec.normaliser].divisor(den, call.spec.eps)
     out = new_output(call.q, call.v).copy_(num / divisor[..., None])

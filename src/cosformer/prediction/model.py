@@ -84,7 +84,7 @@ class Predictor:
         return {f"{name}_{step}": float for step in range(1, self.steps + 1) for name in self.vocabulary.names}
 
     def answers(self, texts: Iterable[Text | Bad]) -> Iterator[dict[str, Any] | Bad]:
-        """An answer for each text, in order; what is bad stays bad, and a text that the model cannot read becomes it."""
+        """An answer for each text, in order; bad texts stay bad, and a text the model cannot read becomes one."""
         for window in _windows(texts):
             yield from self._answer(window)
 

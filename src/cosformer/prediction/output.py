@@ -19,7 +19,7 @@ class RowWriter(Protocol):
 
 
 def row_writer(form: str, file: IO[bytes], columns: dict[str, type], schema: Any = None) -> RowWriter:
-    """Writes rows of ``columns`` (name -> type of its values) to ``file``; ``schema``: pyarrow's, of the columns that have one."""
+    """Writes rows of ``columns`` (name -> type) to ``file``; ``schema``: pyarrow's, for typed columns."""
     if form == "parquet":
         return _Parquet(file, columns, schema)
     return _JsonLines(file) if form == "jsonl" else _Delimited(file, list(columns), DELIMITERS[form])

@@ -1,4 +1,4 @@
-"""What turns texts, sequences and series into a model's input: as a run's data was read, or by a model's own tokenizer."""
+"""Turns texts, sequences and series into model input as in training, or with a model's own tokenizer."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Bad:
 
 
 class RunReader:
-    """Texts as the run's data was read; longer ones are cut, or read in windows, as they were there. ``cut`` counts them."""
+    """Texts read as in training: longer ones are cut or split into windows. ``cut`` counts the cut ones."""
 
     def __init__(self, run: Path, config: Any) -> None:
         self.vocabulary: Any = load_vocabulary(run)
@@ -81,7 +81,7 @@ class RunReader:
         return read
 
     def _readings(self, series: Any) -> Any:
-        """The series, cut to its first steps as in training, or the windows that cover it; to forecast, its last steps."""
+        """A series cut to its first steps, or windows that cover it, as in training; to forecast, its last steps."""
         if isinstance(series, Bad):
             return series
         channels = len(self.vocabulary.names)
@@ -194,7 +194,7 @@ def sides_of(text: Any) -> tuple[Any, Any]:
 
 
 def blocks(ids: np.ndarray, start: int, length: int) -> Any:
-    """Stretches of ``length`` tokens, each behind the token before it, as a language model is trained: each token scored once."""
+    """Windows of ``length`` tokens with the token before each, as in training: each token is scored once."""
     if not len(ids):
         return Bad("the text is empty")
     behind = np.concatenate([[start], ids])

@@ -1,4 +1,4 @@
-"""Rows of a table one after the other, in any of the usual forms; a row that cannot be read says so and does not end the rest."""
+"""Rows of a table in any of the usual formats; an unreadable row is reported and the rest continue."""
 
 import csv
 import io
@@ -59,7 +59,7 @@ class Table:
 
 
 def form_of(path: str, asked: str | None, standard: str) -> str:
-    """The form of ``path``: the one ``asked`` for, or that of its ending; ``standard`` is that of standard input or output."""
+    """The format of ``path``: ``asked``, or by its ending; ``standard`` is that of standard input or output."""
     if asked is not None:
         return asked
     if path == STANDARD:

@@ -26,6 +26,6 @@ def recipe(name: str) -> Experiment:
 
 
 def register_recipe(name: str, make: Callable[[], Experiment]) -> None:
-    """Make a recipe of your own known as ``name``; ``make`` returns the experiment, whose ``recipe`` must be the same name."""
+    """Register a recipe as ``name``; ``make`` returns an experiment whose ``recipe`` is the same name."""
     if RECIPES.setdefault(name, make) is not make or name in GENERAL:
         raise ValueError(f"there is a recipe {name!r} already; choose another name")

@@ -1,4 +1,4 @@
-"""Fine-tuning, the paper's tables 1 and 3: a pre-trained encoder learns to classify texts, "same protocol as RoBERTa"."""
+"""Fine-tuning, tables 1 and 3 of the paper: a pre-trained encoder learns to classify texts."""
 
 from functools import partial
 from typing import Any

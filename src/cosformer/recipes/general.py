@@ -146,7 +146,7 @@ def _train(steps: int, batch: int, lr: float) -> TrainConfig:
 
 
 def _steps(rows: float, batch: int) -> int:
-    """Updates for so many rows; not so few that nothing is learnt, nor more than a machine without a GPU makes in hours."""
+    """Updates for ``rows``: enough to learn something, and no more than hours without a GPU."""
     return max(200, min(20_000, round(rows / batch)))
 
 

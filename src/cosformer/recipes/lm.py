@@ -1,4 +1,4 @@
-"""Language modelling, left to right: WikiText-103 as in the paper's table 2, WikiText-2, and what a laptop trains in minutes."""
+"""Causal language modelling: WikiText-103 as in the paper's table 2, WikiText-2, and small recipes."""
 
 import dataclasses
 from functools import partial
@@ -83,7 +83,7 @@ def lm_wikitext103_adam_small() -> Experiment:
 
 
 def lm_stdlib() -> Experiment:
-    """The model that comes with the package: Python's own sources as bytes, 2,048 at a time, less than an hour of one core."""
+    """The shipped model: Python's own sources as bytes, 2,048 at a time, less than an hour on one core."""
     return Experiment(
         recipe="lm-stdlib",
         task="lm",

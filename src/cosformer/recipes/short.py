@@ -1,4 +1,4 @@
-"""How recipes of minutes train: a rate that rises over a tenth of the updates and falls in a line, clipped gradients."""
+"""Training settings of short recipes: warm-up over a tenth of the updates, linear decay, clipping."""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ POSITIVE, NEGATIVE = (26, 127, 193), (213, 94, 0)  # ends of the heat maps' scal
 
 @dataclass(frozen=True)
 class Figure:
-    """``data``: the bytes of an SVG or PNG. ``alt``: what it shows, in words and numbers. ``caption``: what to look for."""
+    """``data``: the bytes of an SVG or PNG. ``alt``: its content in words. ``caption``: what to look for."""
 
     name: str
     data: bytes

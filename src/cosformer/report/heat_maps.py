@@ -35,7 +35,7 @@ _LETTER = 6.5  # width of a letter of a token, at most
 
 @dataclass(frozen=True)
 class Panel:
-    """One matrix [N,S]: row i is what query i gives to each key. ``full``: the weight of full colour; None: the panel's own."""
+    """One matrix [N,S], queries by keys. ``full``: the weight of full colour; None: the panel's maximum."""
 
     title: str
     matrix: np.ndarray

@@ -1,4 +1,4 @@
-"""Trained models made linear: the tables of ``docs/linearized.md``, from the lines that ``benchmarks/linearize_real.py`` wrote."""
+"""The tables of ``docs/linearized.md``, from the results of ``benchmarks/linearize_real.py``."""
 
 import itertools
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def found_again(lines: Sequence[Line]) -> Table:
 
 
 def curves(lines: Sequence[Line], points: int = 6) -> Table:
-    """The mean loss of all layers at even distances of the transfer, each the mean of the updates since the one before."""
+    """The mean loss of all layers at even intervals of the transfer, averaged since the previous point."""
     rows = []
     for line in lines:
         curve = line.get("transfer") or []

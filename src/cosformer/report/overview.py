@@ -60,7 +60,7 @@ def saved_step(run: Run) -> int | None:
 
 @dataclass(frozen=True)
 class Metric:
-    """``name``: as in a run's scores. ``unit``: for people. ``scale``: what the score is multiplied by to be in that unit."""
+    """``name``: as in a run's scores. ``unit``: for display. ``scale``: converts the score to the unit."""
 
     name: str
     unit: str
@@ -92,7 +92,7 @@ def is_sensible(word_perplexity: float) -> bool:
 
 
 def worth_showing(scores: dict[str, float]) -> dict[str, float]:
-    """Of a model of bytes: bits per byte first, and perplexity of a word only where it means something; of others, all."""
+    """The metrics to show. Byte models: bits per byte, and word perplexity only where it is meaningful."""
     if "bits_per_byte" not in scores or reads_words(scores):
         return scores
     kept = {name: x for name, x in scores.items() if name != "word_perplexity" or is_sensible(x)}
@@ -100,7 +100,7 @@ def worth_showing(scores: dict[str, float]) -> dict[str, float]:
 
 
 def metric_of(run: Run) -> Metric | None:
-    """What the run is judged by; None without scores. A model of bytes: bits per byte; of words: perplexity of a word."""
+    """The metric that ranks the run; None without scores. Byte models: bits per byte; word models: perplexity."""
     scores = run.scores.get(run.evaluation, {})
     if reads_words(scores):
         return _METRICS["word_perplexity"]
@@ -143,7 +143,7 @@ def grouped(runs: Iterable[Run], field: str) -> dict[str, list[Run]]:
 
 
 def varying_settings(runs: Sequence[Run]) -> list[str]:
-    """The settings in which these runs of one recipe differ, attention and seed aside. A line of runs.jsonl knows few of them."""
+    """The settings in which runs of one recipe differ, apart from attention and seed."""
     known = [(run, _known(run)) for run in runs]
     values: dict[str, dict[str, set[str]]] = {}  # by setting, and by attention where each has its own
     for name in dict.fromkeys(name for _, each in known for name in each if name != "model.attention"):

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page about runs, benchmarks and checks, made from files alone by page.html.jinja."""
+"""The report: a self-contained HTML page of runs, benchmarks and checks, made from files by a template."""
 
 import json
 import math
@@ -196,7 +196,7 @@ def _findings(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
 
 
 def _ranked(runs: Sequence[Run]) -> tuple[list[Sample], Metric | None]:
-    """The attentions of one setup with their scores over seeds, the best mean first; no metric where nothing is finished."""
+    """The attentions of one setup with their scores over seeds, best mean first; metric None if none finished."""
     scored = [run for run in runs if run.finished]
     metric = next(filter(None, map(metric_of, scored)), None)
     if metric is None:

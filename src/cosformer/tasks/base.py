@@ -95,7 +95,7 @@ class Task(ABC):
 
     @abstractmethod
     def train_row(self, index: int, epoch: int) -> dict[str, Any]:
-        """Row ``index`` of pass ``epoch``. Drawn from (seed, epoch, index) alone: the same after a resume, on any process."""
+        """Row ``index`` of pass ``epoch``, from (seed, epoch, index) alone: unaffected by resuming and processes."""
 
     @abstractmethod
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ class Task(ABC):
         """The majority class, or the unigram model of the training split, scored on evaluation ``name``."""
 
     def class_weights(self) -> Tensor:
-        """A weight for each class, float [classes], by which every class counts alike and a training row 1 on average."""
+        """Class weights, float [classes]: every class has the same total weight, and a training row 1 on average."""
         raise ValueError(
             f"class_weights='balanced': the rows of task {self.name!r} do not have one class each; leave it out"
         )
@@ -160,7 +160,7 @@ class Task(ABC):
 
 
 def fitted(config: CosformerConfig, model: ModelConfig, longest: int) -> CosformerConfig:
-    """``config`` with room for rows of ``longest`` tokens (and a CLS vector), unless ``model`` sets max_len; then it is checked."""
+    """``config`` with room for ``longest`` tokens (and a CLS vector); a max_len set in ``model`` is checked."""
     needed = longest + int(config.cls_token)
     if model.max_len is None and not {"max_len", "max_position_embeddings"} & model.fields.keys():
         config.max_position_embeddings = needed

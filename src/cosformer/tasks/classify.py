@@ -173,7 +173,7 @@ class Classify(Task):
         return self._average(torch.cat(parts).float(), document, count), labels[first]
 
     def _average(self, logits: Tensor, document: Tensor, count: int) -> Tensor:
-        """Windows' logits [W, classes] -> [count, classes]: log of the mean probability over the windows of each document."""
+        """Windows' logits [W, classes] -> [count, classes]: log of each document's mean probability."""
         return mean_by(logits.softmax(-1), document, count).log()
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:

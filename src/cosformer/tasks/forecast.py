@@ -145,7 +145,7 @@ class Forecast(Task):
         return Baseline("last value", *mean_and_error(sums))
 
     def _windows(self, name: str) -> tuple[Split, list[tuple[int, int, int, int]], int]:
-        """The split; its windows as (series, first step, first one scored, end); the steps forecast at once, 0: each from all before."""
+        """The split; windows (series, first step, first scored, end); steps to forecast at once, 0: each from all."""
         part, at, text = name.partition("@")
         if part not in self.dataset.splits or (at and not text.isdigit()) or (at and not 0 < int(text) < self.length):
             raise ValueError(

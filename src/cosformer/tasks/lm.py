@@ -156,7 +156,7 @@ class LM(Task):
         return part, tokens, scored if most is None else min(scored, most * self.length)
 
     def _scored(self, index: int, context: int, scored: int) -> tuple[int, int]:
-        """The targets that window ``index`` scores: the first scores all of its own, the others what follows their context."""
+        """The targets that window ``index`` scores: all of the first window, later ones what follows the context."""
         stride = self.length - context
         last = self.length + index * stride
         return (last - stride if index else 0), min(last, scored)

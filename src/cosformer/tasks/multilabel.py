@@ -60,6 +60,6 @@ class Multilabel(Classify):
 
 
 def _decision_sums(found: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """F1 is a ratio of sums over rows, 2 hits to what was found and what is true: its parts, and how many rows are all right."""
+    """The parts of F1, which is a ratio of sums over rows (2 hits / (predicted + true)), and of exact match."""
     hits, total = 2 * (found & true).sum(1), found.sum(1) + true.sum(1)
     return row_sums(hits, total) | {"exact": float((found == true).all(1).sum())}

@@ -1,4 +1,4 @@
-"""From the user's own files to a complete experiment: the data is read, a general recipe decides the rest, and both are told."""
+"""Turns the user's own files into an experiment: reads the data and calls a general recipe."""
 
 import dataclasses
 from collections import Counter

@@ -15,7 +15,7 @@ from cosformer.tasks.scores import answer_scores, answer_sums, share_error
 
 
 class Recall(Task):
-    """Rows of the set ``recall``; the loss and the accuracy count the answers alone, not the pairs and not the fillers."""
+    """Rows of the set ``recall``; loss and accuracy count the answers only."""
 
     name = "recall"
     score = "accuracy"

@@ -16,7 +16,7 @@ _WORD = re.compile(rb"[^ \t\n\r\f\v]+")
 
 
 def row_sums(nats: np.ndarray, tokens: np.ndarray) -> dict[str, float]:
-    """What :func:`mean_and_error` needs, from each row's summed loss and number of tokens that count, both ``[rows]``."""
+    """The sums for :func:`mean_and_error`, from each row's summed loss and number of tokens, ``[rows]``."""
     nats, tokens = nats.astype(np.float64), tokens.astype(np.float64)
     return {
         "rows": float(len(nats)),
@@ -59,7 +59,7 @@ def answer_sums(logits: Tensor, answers: Tensor) -> dict[str, float]:
 
 
 def answer_scores(sums: dict[str, float]) -> dict[str, float]:
-    """Accuracy, its standard error and the loss; with :func:`confusion_sums` also ``macro_f1``, the mean of F1 over the classes."""
+    """Accuracy, its standard error and the loss; with :func:`confusion_sums` also ``macro_f1``."""
     accuracy, loss = (sums[key] / sums["rows"] for key in ("hits", "nats"))
     scores = {"accuracy": accuracy, "error": share_error(accuracy, sums["rows"]), "loss": loss}
     confusion = confusion_matrix(sums)
@@ -67,13 +67,13 @@ def answer_scores(sums: dict[str, float]) -> dict[str, float]:
 
 
 def confusion_sums(found: Tensor, answers: Tensor, classes: int) -> dict[str, float]:
-    """How often each class was taken for each other one, ``confusion TRUE PREDICTED``, from predicted and right classes ``[rows]``."""
+    """Counts of each pair of classes, ``confusion TRUE PREDICTED``, from predicted and true ``[rows]``."""
     counts = (answers * classes + found).bincount(minlength=classes**2).tolist()
     return {f"confusion {i // classes} {i % classes}": float(count) for i, count in enumerate(counts)}
 
 
 def confusion_matrix(sums: dict[str, float]) -> np.ndarray | None:
-    """Counts ``[true, predicted]`` from :func:`confusion_sums`, whose keys may be in any order; None if there are none."""
+    """Counts ``[true, predicted]`` from :func:`confusion_sums` in any order; None if there are none."""
     counts = {tuple(map(int, key.split()[1:])): value for key, value in sums.items() if key.startswith("confusion ")}
     if not counts:
         return None
@@ -102,14 +102,14 @@ def number_scores(sums: dict[str, float]) -> dict[str, float]:
 
 
 def macro_f1(confusion: np.ndarray) -> float:
-    """The mean over classes of F1, from counts [true, predicted]; a class that neither occurs nor is predicted does not count."""
+    """Mean F1 over classes, from counts [true, predicted], without classes that are neither true nor predicted."""
     right, total = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
     there = total > 0
     return float((2 * right[there] / total[there]).mean())
 
 
 def unigram_nats(stream: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """-log p of every id, float64 [V], with add-one smoothing over the ids that are ``allowed`` (bool [V]); inf elsewhere."""
+    """-log p of every id, float64 [V], with add-one smoothing over the ``allowed`` ids (bool [V]); inf elsewhere."""
     counts = np.zeros(len(allowed), np.int64)
     for start in range(0, len(stream), _AT_ONCE):
         counts += np.bincount(stream[start : start + _AT_ONCE], minlength=len(allowed))

@@ -19,7 +19,7 @@ from cosformer.tasks.scores import mean_and_error, row_sums, unigram_nats
 
 
 class Seq2seq(Match):
-    """Rows of two texts; the second is written. ``loss`` in nats and ``perplexity`` per token of the target, its end included."""
+    """Source and target texts. ``loss`` in nats and ``perplexity`` per target token, the end token included."""
 
     name = "seq2seq"
     score = "loss"

@@ -20,7 +20,7 @@ _PAIR = np.uint64(0x9E3779B97F4A7C15)  # an odd multiplier that tells "a b" from
 
 
 class TfIdf:
-    """Logistic regression (scikit-learn's C = 1) on the words and pairs of neighbouring words of a text, weighted by TF-IDF."""
+    """Logistic regression (scikit-learn's C = 1) on TF-IDF weighted words and word pairs."""
 
     def __init__(self, texts: Sequence[str], labels: np.ndarray, classes: int) -> None:
         """Fits the weights to ``texts`` and their classes ``labels``, both of ``len(texts)`` rows."""

@@ -12,7 +12,7 @@ _FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def with_tokenizer(experiment: Experiment) -> DataConfig:
-    """The data of ``experiment``, with ``tokenizer="start"`` replaced by what the run or the checkpoint it starts from uses."""
+    """The data of ``experiment``, with ``tokenizer="start"`` resolved to that of the run it starts from."""
     data = experiment.data
     if data.options.get("tokenizer") != START:
         return data

@@ -1,4 +1,4 @@
-"""What the Trainer calls during a run: the progress bar, the stop on a signal, a wait before each update, the check of its start."""
+"""Trainer callbacks: progress bar, stop on a signal, a hook before each update, a check of the start."""
 
 import signal
 import sys
@@ -111,19 +111,19 @@ class StopOnSignal(TrainerCallback):
 
 
 class Wait(TrainerCallback):
-    """Something else happens before each update; ``leave_out`` is told how many seconds it took, which are not the run's."""
+    """Calls a hook before each update; ``exclude_from_timing`` gets its seconds, which do not count as the run's."""
 
-    def __init__(self, wait: Callable[[], object], leave_out: Callable[[float], None]) -> None:
-        self.wait, self.leave_out = wait, leave_out
+    def __init__(self, wait: Callable[[], object], exclude_from_timing: Callable[[float], None]) -> None:
+        self.wait, self.exclude_from_timing = wait, exclude_from_timing
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         started = time.monotonic()
         self.wait()
-        self.leave_out(time.monotonic() - started)
+        self.exclude_from_timing(time.monotonic() - started)
 
 
 class StartsAt(TrainerCallback):
-    """Stops before the first update unless the Trainer has taken all of ``checkpoint``: it skips a missing file in silence."""
+    """Stops before the first update unless all of ``checkpoint`` was loaded: Trainer ignores missing files."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint, self.loaded = checkpoint, False

@@ -33,7 +33,7 @@ def write_run_card(
     best: dict[str, Any] | None,
     result: dict[str, Any] | None = None,
 ) -> None:
-    """Write the card of the weights in ``folder``, those of update ``best["step"]``; ``result`` is that of a finished run."""
+    """Write the model card of the weights in ``folder``; ``result`` is set for a finished run."""
     auto_class = next((auto for auto, ours in AUTO_CLASSES.items() if ours == task.head.__name__), "AutoModel")
     steps = experiment.train.steps if result is None else result["steps"]
     parts = [_table(["", ""], _facts(experiment, task, parameters, steps)), *_scores(task, best, result)]

@@ -50,7 +50,7 @@ def refuse_damaged(folder: Path) -> None:
 
 
 def damage(checkpoint: Path) -> str:
-    """What is wrong with the contents of a folder that was sealed, naming the file; empty: nothing. Reads every file."""
+    """Why the contents of a sealed folder are invalid, naming the file; empty if valid. Reads every file."""
     try:
         files = _manifest(checkpoint)
     except (OSError, ValueError):
@@ -118,6 +118,6 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def replace_folder(fresh: Path, place: Path) -> None:
-    """Put the folder ``fresh`` where ``place`` is. Cut short in between, ``place`` is missing and ``fresh`` still there."""
+    """Replace ``place`` by the folder ``fresh``. If interrupted, ``place`` is missing and ``fresh`` remains."""
     shutil.rmtree(place, ignore_errors=True)
     os.replace(fresh, place)

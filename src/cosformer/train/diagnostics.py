@@ -73,7 +73,7 @@ def denominators(attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | 
 
 
 def first_bad(model: nn.Module, batch: dict[str, Any]) -> str:
-    """The first module, in the order of the forward pass, whose output on ``batch`` is not finite; else the first gradient."""
+    """The first module in the forward pass whose output on ``batch`` is not finite; else the first gradient."""
     found: list[str] = []
 
     def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:

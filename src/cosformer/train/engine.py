@@ -311,7 +311,7 @@ class Engine(Trainer):
         """Seconds of training, those before a resume included."""
         return self.seconds + time.monotonic() - self._started
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_from_timing(self, seconds: float) -> None:
         """Time that has passed and was not spent on this run."""
         self._started += seconds
         self._logged_at += seconds
@@ -358,7 +358,7 @@ class Engine(Trainer):
             raise unreadable(checkpoint / COUNTERS_FILE, error) from error
 
     def load_stopped(self, checkpoint: Path) -> None:
-        """The weights and the place of a run that has stopped early at ``checkpoint``: nothing is left but to score it."""
+        """The weights and step of a run that stopped early at ``checkpoint`` and only needs scoring."""
         try:
             self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             self._load_from_checkpoint(str(checkpoint))
@@ -396,7 +396,7 @@ class Engine(Trainer):
 
 
 def weighted_loss(weights: Tensor) -> Callable[..., Tensor]:
-    """Cross-entropy with a weight for each class, as the Trainer calls it: the sum over the rows, divided by those of the whole batch."""
+    """Cross-entropy with class weights, as Trainer calls it: a sum over rows, divided by the whole batch's rows."""
 
     def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         logits = outputs.logits.float().flatten(0, -2)
@@ -417,7 +417,7 @@ def score(task: Task, name: str, model: nn.Module, batch: int) -> dict[str, floa
 def evaluation_sums(
     task: Task, name: str, model: nn.Module, batch: int, engine: Engine | None = None
 ) -> dict[str, float]:
-    """The task's sums over evaluation ``name``, in batches of ``batch`` rows; with an engine the processes share them."""
+    """The task's sums over evaluation ``name``, in batches of ``batch`` rows shared among the processes."""
     size = task.eval_size(name)
     if size < 1:
         raise ValueError(f"the evaluation {name!r} holds no row")

@@ -49,7 +49,7 @@ class Stream(Dataset):
 
 
 def bucket_by_length(order: np.ndarray, lengths: np.ndarray, bucket_size: int, rng: np.random.Generator) -> np.ndarray:
-    """Reorder ``order`` into buckets of ``bucket_size`` rows of similar length: sort 50 buckets at a time, then shuffle the buckets."""
+    """Reorder ``order`` into buckets of rows of similar length: sort 50 buckets at a time, then shuffle them."""
     groups = []
     for start in range(0, len(order), 50 * bucket_size):
         some = order[start : start + 50 * bucket_size]
@@ -73,7 +73,7 @@ class Mesh:
             self.group = mesh.get_group("sequence")
 
     def loader(self, rows: Any, batch: int, collate: Any, workers: int) -> DataLoader:
-        """Batches of this data rank: of every ``data_ranks`` neighbouring ones the one of its number, as accelerate shares them."""
+        """This data rank's batches: one of every ``data_ranks`` consecutive ones, as accelerate deals them."""
         batches = [range(start, start + batch) for start in range(0, len(rows), batch)]
         mine = batches[self.data_rank :: self.data_ranks]
         return DataLoader(rows, batch_sampler=mine, collate_fn=collate, num_workers=workers)  # pyright: ignore[reportArgumentType]
@@ -99,7 +99,7 @@ class Mesh:
 
 
 class Scored(nn.Module):
-    """``model`` as a task scores it, called with whole rows and giving the losses of whole rows: on a mesh, or in windows."""
+    """``model`` for scoring: takes whole rows and returns their losses, on a mesh or in windows."""
 
     def __init__(self, model: nn.Module, mesh: Mesh | None, window: int | None) -> None:
         super().__init__()

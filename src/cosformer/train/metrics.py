@@ -11,7 +11,7 @@ from cosformer.records_file import RecordsFile
 
 
 class Metrics:
-    """Appends lines to the file of ``run`` and notes its hash; ``write=False`` (other processes than the first) does nothing."""
+    """Appends lines to the file of ``run`` and notes its hash; ``write=False`` on all but the first process."""
 
     def __init__(self, run: Path, records: RecordsFile | None = None, *, write: bool = True) -> None:
         self.path, self.write = run / METRICS_FILE, write

@@ -1,4 +1,4 @@
-"""Nesterov's accelerated gradient, with the learning rate inside the momentum, as the adaptive-input model was trained."""
+"""Nesterov's accelerated gradient with the learning rate inside the momentum, as for adaptive input."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Learned positions past those a model was trained with: its table is repeated, as Longformer was started from RoBERTa."""
+"""Extends learned positions by repeating the table, as Longformer was initialised from RoBERTa."""
 
 from typing import Any
 

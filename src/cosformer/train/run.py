@@ -259,7 +259,7 @@ def _train_and_score(
     set_seed(experiment.train.seed)
     engine = Engine(experiment, task, model, run, callbacks=callbacks)
     if wait is not None:
-        engine.add_callback(Wait(wait, engine.leave_out))
+        engine.add_callback(Wait(wait, engine.exclude_from_timing))
     record = _Record(engine, task)
     if checkpoint is not None:
         engine.load_counters(checkpoint)

@@ -42,7 +42,7 @@ def _cosine_cycles(done: int, period: int, floor: float) -> float:
 
 
 def set_rates(optimizer: Any, scheduler: Any, train: TrainConfig) -> None:
-    """Give an optimizer and its ``LambdaLR``, both loaded from a checkpoint, what ``train`` says: the same if nothing changed."""
+    """Apply ``train`` to an optimizer and ``LambdaLR`` loaded from a checkpoint; no-op if nothing changed."""
     scheduler.base_lrs = [train.lr for _ in scheduler.base_lrs]
     for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
         group |= {"initial_lr": train.lr, "lr": train.lr * factor(scheduler.last_epoch)}

@@ -41,7 +41,7 @@ def change(run: Path, experiment: Experiment, update: int) -> None:
 
 
 def check(run: Path, *, apply_changes: bool) -> None:
-    """Before a resume: refuse settings that were edited, unless they are to be applied; say which records were altered."""
+    """Before a resume: refuse edited settings unless they are to be applied; report altered records."""
     records = RecordsFile(run)
     experiment = load_experiment(run)
     if records.problem:

@@ -29,7 +29,7 @@ def save_vocabulary(vocabulary: Vocabulary, folder: Path, task: str, max_len: in
 
 
 def load_vocabulary(run: Path) -> Vocabulary:
-    """The vocabulary of the run in the folder ``run``; runs that were made before it was kept there prepare their data."""
+    """The vocabulary of the run in folder ``run``; runs of earlier versions prepare their data for it."""
     best = run / "best"
     if not (best / VOCABULARY_FILE).is_file():
         return build_task(load_experiment(run)).dataset.vocabulary
@@ -97,7 +97,7 @@ def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
 
 
 def _letters() -> list[str]:
-    """The letter that byte-level tokenizers write for each byte: itself where it can be seen, else one of those behind 255."""
+    """The character that byte-level tokenizers write for each byte: itself if printable, else one above 255."""
     seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte if byte in seen else next(others)) for byte in range(256)]

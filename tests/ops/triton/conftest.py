@@ -39,7 +39,7 @@ def _faithful(patch, interpreter):
 
 
 def _quick(patch, interpreter):
-    """A call of one Triton function by another prepares the language anew each time; once a launch and file is enough."""
+    """Caches the setup that Triton's interpreter repeats for each nested call; once per launch and file is enough."""
     launch, prepared = interpreter.GridExecutor.__call__, set()
 
     def run(self, *arguments, **options):

@@ -1,4 +1,4 @@
-"""Decay in the Triton kernels beside the contract: low precision, normalisers, both directions, one token, the range of rates."""
+"""Decay in the Triton kernels: low precision, normalisers, both directions, one token, range of rates."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""That the checks of the Triton kernels find mistakes: stray addresses, double writes, and wrong arithmetic put in on purpose."""
+"""The checks of the Triton kernels find mistakes: stray addresses, double writes, wrong arithmetic."""
 
 import importlib.util
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_addresses_stay_inside_and_are_written_once(small, watch):
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 5e-2)])
 @pytest.mark.parametrize("e", [40, 80])
 def test_the_sizes_that_ship(interpreter, watch, e, dtype, limit):
-    """The other tests take small tiles and segments; these are the ones that a GPU would run, of 64 and 128 channels."""
+    """The tiles and segments that a GPU would use, for 64 and 128 channels; other tests use small ones."""
     from cosformer.ops.triton import launch
 
     assert run_everything(launch, n=300 if e == 40 else 560, e=e, dtype=dtype) <= limit

@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter against the definition: outputs, gradients, states, masks, packing, dtypes."""
+"""The Triton kernels in the interpreter against the definition: outputs, gradients, states, masks, packing."""
 
 import pytest
 import torch

@@ -42,7 +42,7 @@ def empty_like(x: Tensor) -> Tensor:
 
 
 def release() -> None:
-    """Forget every storage, so that those nobody holds go back to the system, and the kernels' waiting scratch memory with them."""
+    """Release cached storage that nobody holds, and the kernels' scratch memory."""
     _remembered.clear()
     library, _ = find()
     if library is not None:

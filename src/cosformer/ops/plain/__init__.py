@@ -96,7 +96,7 @@ class _Part:
         return dstate
 
     def _starts(self, state: Tensor) -> list[Tensor]:
-        """The state before each causal segment: recomputed forwards, because subtracting keys again would lose digits."""
+        """The state before each causal segment, recomputed: subtracting keys again would lose precision."""
         for at in self._spans(0, self.lead):
             state = self._keys(at).state_after(state)
         states = [state]

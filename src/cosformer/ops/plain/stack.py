@@ -151,7 +151,7 @@ def running_sums(
 
 
 def add_doubling(sums: Tensor, carry: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """``sums [n, ...]``, to each added all earlier ones: ``carry(earlier, step)`` is what they are ``step`` later. In place."""
+    """Cumulative ``sums [n, ...]``, in place; ``carry(earlier, step)`` moves a sum ``step`` entries on."""
     step = 1
     while step < len(sums):
         sums[step:] += carry(sums[:-step], step)
@@ -213,7 +213,7 @@ class Packing:
 
 
 def packed_groups(cu_seqlens: Tensor, most: int) -> list[tuple[slice, list[int]]]:
-    """Packed sequences brought together in groups of at most ``most`` positions (or one longer sequence): span, lengths."""
+    """Packed sequences in groups of at most ``most`` positions (or one longer sequence): span, lengths."""
     groups: list[tuple[slice, list[int]]] = []
     for start, end in pairwise(cu_seqlens.tolist()):
         if start == end:

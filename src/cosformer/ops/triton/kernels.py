@@ -477,7 +477,7 @@ def key_gradients(
 
 @triton.jit
 def _advance(state, lost, new, DECAY: tl.constexpr):
-    """What is lost and what is new come together first: the one rounding of their sum with the state then differs each time."""
+    """Adds lost and new terms first, so that the one rounding of the sum with the state varies from step to step."""
     return state + (lost * state + new) if DECAY else new + state
 
 

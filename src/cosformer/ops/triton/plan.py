@@ -1,4 +1,4 @@
-"""How a call is cut for the Triton kernels: sizes of tiles, and the tables of segments and tiles that the kernels read."""
+"""Partitions a call for the Triton kernels: tile sizes, and the tables of segments and tiles they read."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -119,7 +119,7 @@ class Cut(NamedTuple):
 
 
 def cut(bounds: tuple[int, ...], lead: int, length: int, causal: bool, device: torch.device) -> Cut:
-    """Sequences between neighbouring ``bounds`` in segments of ``length``, the first ``lead`` positions for themselves."""
+    """Sequences between adjacent ``bounds`` in segments of ``length``, the first ``lead`` positions apart."""
     segments = _segments(bounds, length, lead, device)
     count = segments.shape[0]
     slots = count if causal else len(bounds) - 1
