@@ -86,7 +86,7 @@ def main() -> int:
     passed = True
     if not options.show:
         state = commit()
-        folder = Path(tempfile.mkdtemp(prefix="versions-", dir=options.folder))
+        folder = Path(tempfile.mkdtemp(prefix="versions-", dir=options.folder)).resolve()
         try:
             wheel = options.wheel or build(folder)
             for name in options.lines or MATRIX:
