@@ -82,12 +82,16 @@ def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) 
         )
     wanted = {name: fields[name] for name in ("num_labels", "id2label", "label2id", "problem_type") if name in fields}
     model = head.from_pretrained(source, dtype=torch.float32, **wanted)
-    if task.length > saved.max_position_embeddings - first_position(saved):
-        extend_positions(model, task.length)
     had, asked = getattr(saved, "attention", "softmax"), experiment.model.attention
+    longer = task.length > saved.max_position_embeddings - first_position(saved)
+    if longer:
+        extend_positions(model, task.length)
     changes: dict[str, Any] = {"cosformer_max_len": model.config.max_position_embeddings}
     if asked == had:
-        if had != "softmax":
+        if had == "learned" and longer:  # the mechanisms are built anew for the longer M, with the maps they have
+            learned = model.config.learned | {"max_len": model.config.max_position_embeddings}
+            return with_attention(model, attention=had, learned=learned)
+        if had == "cosformer":
             model.config.cosformer_max_len = changes["cosformer_max_len"]
         return model
     if asked not in ("cosformer", "softmax") or had == "learned":
