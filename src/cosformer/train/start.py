@@ -113,15 +113,19 @@ def _with_asked_attention(model: Any, experiment: Experiment, length: int, sourc
 
 def _under_our_head(body: Any, task: Task, fields: dict[str, Any], asked: ModelConfig) -> PreTrainedModel:
     encoder = body.config
-    sizes = {name: getattr(encoder, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
-    sizes |= {"num_attention_heads": encoder.num_attention_heads}
-    sizes["max_position_embeddings"] = encoder.max_position_embeddings - first_position(encoder)
     attention = getattr(encoder, "attention", "softmax")
-    if attention == "learned":
-        attention = encoder.learned["attention"]
-    config = CosformerConfig(
-        **fields | sizes | {"pooling": "mean", "attention": attention, "encoder": encoder.to_dict()} | asked.fields
-    )
+    changes: dict[str, Any] = fields | {
+        "vocab_size": encoder.vocab_size,
+        "hidden_size": encoder.hidden_size,
+        "num_hidden_layers": encoder.num_hidden_layers,
+        "num_attention_heads": encoder.num_attention_heads,
+        "max_position_embeddings": encoder.max_position_embeddings - first_position(encoder),
+        "attention": encoder.learned["attention"] if attention == "learned" else attention,
+        "encoder": encoder.to_dict(),
+        "pooling": "mean",
+    }
+    changes |= asked.fields
+    config = CosformerConfig(**changes)
     model: Any = task.head(config)
     body.pooler = None
     model.model = body
