@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "versions.jsonl"
 PAGE = ROOT / "docs" / "processors.md"
 MARKS = "<!-- versions:start -->\n", "\n<!-- versions:end -->"
-OPERATOR = ("tests/ops", "tests/nn", "tests/attention")
+OPERATOR = ("tests/ops", "tests/nn")
+ATTENTIONS = ("tests/attention",)
 MODELS = ("tests/models", "tests/hf")
 #: what tests the machine rather than torch: processes, threads, random calls, and Triton's interpreter
 EXCLUDED = (
@@ -62,7 +63,7 @@ def _transformers(version: str) -> Line:
 
 
 MATRIX = {
-    "oldest": Line("3.11", "2.6.0", "5.4.0", "1.26.0", (*OPERATOR, *MODELS)),
+    "oldest": Line("3.11", "2.6.0", "5.4.0", "1.26.0", (*OPERATOR, *ATTENTIONS, *MODELS)),
     **{f"torch-{v}": _torch(v) for v in ("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.12.1", "2.13.0", "2.15.0")},
     **{f"transformers-{v}": _transformers(v) for v in ("5.4.0", "5.8.0", "5.12.0", "5.16.0", "5.22.2", "5.23.0")},
     "python-3.12": _torch("2.13.0", "3.12"),
@@ -117,7 +118,7 @@ def run(name: str, line: Line, wheel: Path, folder: Path, records: Path, state: 
     python = home / "bin" / "python"
     call(interpreter, "-m", "venv", home)
     packages = [f"torch=={line.torch}", f"transformers=={line.transformers}", f"numpy=={line.numpy}", *TOOLS]
-    if line.tests != OPERATOR:
+    if set(MODELS) <= set(line.tests):
         packages += EXTRAS
     pins = ["-c", ROOT / "constraints-oldest.txt"] if name == "oldest" else []
     # uv unpacks what several environments share once
@@ -161,8 +162,8 @@ def table(records: Path) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, line in MATRIX.items():
-        what = " and ".join({OPERATOR: ["operator"], MODELS: ["models"]}.get(line.tests, ["operator", "models"]))
         run = runs.get(name)
+        what = ", ".join(path.removeprefix("tests/") for path in (run["tests"] if run else line.tests))
         result = "not run | | | "
         if run is not None:
             words = [word for word in ("passed", "failed", "skipped") if run.get(word) or word == "failed"]
