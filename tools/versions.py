@@ -129,12 +129,15 @@ def run(name: str, line: Line, wheel: Path, folder: Path, records: Path, state: 
     checked = subprocess.run([home / "bin" / "cosformer", "check"], cwd=folder, capture_output=True, text=True)
     native = bool(re.search(r"^ *float32 .*native from", checked.stdout, re.MULTILINE))
     settings = ["-q", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-m", "not slow"]
-    settings += ["--tb=short", "-rfE", "--durations=25"]
+    settings += ["--tb=short", "-rfE", "--durations=25", "--timeout=3600"]
     settings += [f"--ignore={path}" for path in EXCLUDED]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     words = [python, "-m", "pytest", *settings, *line.tests]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout[-400:])}
+    if "passed" not in counts:
+        print(f"{name}: the tests came to no end", done.stdout[-20_000:] + done.stderr, flush=True)
+        return False
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     record = {"line": name, **asdict(line), "date": datetime.date.today().isoformat(), "commit": state}
     record |= {"check": not checked.returncode, "native": native, **counts, "failures": failures}
