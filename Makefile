@@ -108,9 +108,9 @@ pictures: install
 	$(BIN)/python docs/images/draw.py
 	$(BIN)/python docs/attention/draw.py
 
-# sdist and wheels as a release has them, checked and installed; DIST=folder keeps them
+# sdist and wheels as a release has them, checked and installed; DIST=folder keeps them, OTHER_PYTHON=python3.13 installs one wheel into both
 build-check: install
-	PYTHON=$(BIN)/python DIST=$(DIST) sh tests/build_check.sh
+	PYTHON=$(BIN)/python OTHER_PYTHON=$(OTHER_PYTHON) DIST=$(DIST) sh tests/build_check.sh
 
 format: install
 	$(BIN)/ruff format .
