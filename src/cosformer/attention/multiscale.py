@@ -90,7 +90,7 @@ class Multiscale(Attention):
         if not self.causal:
             by_head = torch.cat([by_head, by_head], dim=1)
         rates = by_head.repeat_interleave(self.head_dim // self.scales, dim=1)
-        return rates.to(torch.get_default_device())  # which may be the meta device
+        return rates.to(torch.empty(0).device)  # which may be meta; torch 2.6's get_default_device() does not see it
 
     def reset_buffers(self) -> None:
         """Make the rates again, for whoever builds a model without values and fills it later."""
