@@ -1,6 +1,7 @@
 """A call of a kernel, forward and backward, against the definition written out pair by pair in float64."""
 
 import math
+from functools import cache
 from itertools import product
 
 import torch
@@ -35,52 +36,62 @@ def rates(heads, channels):
     return torch.stack([some.roll(3 * head) for head in range(heads)])
 
 
-def compare(launch, *, relu, angles, masked, packed, with_state, lead=0, decays=True, causal=True, dtype=torch.float32,
-            normaliser="clamp", sizes=(1, 4, 2, 130, 12, 10), place=lambda x: x):  # fmt: skip
-    """The largest error of each result, relative to its largest number."""
+@cache
+def problem(*, relu, angles, masked, packed, with_state, lead=0, decays=True, causal=True, dtype=torch.float32,
+            normaliser="clamp", sizes=(1, 4, 2, 130, 12, 10)):  # fmt: skip
+    """A random call, gradients of its output and state, and what the definition makes of both, named by NAMES."""
     b, h, hk, n, d, e = sizes
     generator = torch.Generator().manual_seed(n + d)
-    s = n + lead
+    s, sums = n + lead, accumulator(dtype)
     q, k, v = (torch.randn(shape, generator=generator) for shape in ((b, h, n, d), (b, hk, s, d), (b, hk, s, e)))
     q, k = (q, k) if relu else (q.abs(), k.abs())
     q, k = torch.cat([q[..., :1].abs() + 0.5, q[..., 1:]], -1), torch.cat([k[..., :1].abs() + 0.5, k[..., 1:]], -1)
-    q, k, v = (place(x.to(dtype)) for x in (q, k, v))
+    q, k, v = (x.to(dtype) for x in (q, k, v))
     features = 2 * d if angles else d
-    shapes = ((b, hk, features, e), (b, hk, features))
-    sums = accumulator(dtype)
-    state = [place(torch.rand(shape, generator=generator).to(sums)) for shape in shapes] if with_state else None
+    shapes = ((b, hk, features, e), (b, hk, features)) if with_state else ()
+    state = [torch.rand(shape, generator=generator).to(sums) for shape in shapes]
     mask = torch.rand(b, s, generator=generator) > 0.3 if masked else None
     if mask is not None:
         mask[:, lead + 40 : lead + 75] = False
     cu = torch.tensor(BOUNDS) if packed else None
-    decay = place(rates(hk, d).to(sums)) if decays else None
+    decay = rates(hk, d).to(sums) if decays else None
     first, length = (60 if with_state else 0), (s + 70 if angles else 0)
-    p = AttentionSpec(relu, causal, first + lead, first, length, length, normaliser, 1e-6)
-    given = Call(q, k, v, *(state or (None, None)), mask, cu, decay, p)
-    results = launch.forward(given)
-    grads = [torch.randn(x.shape, generator=generator).to(sums) for x in (results[0], *results[2:])]
-    if packed:  # leaves no state
-        assert not results[2].any() and not results[3].any()
-        grads[1:] = [torch.zeros_like(x) for x in grads[1:]]
-    grads[0] = grads[0].to(dtype)
-    got = launch.backward(given, *(place(x) for x in grads), *results)
+    spec = AttentionSpec(relu, causal, first + lead, first, length, length, normaliser, 1e-6)
+    call = Call(q, k, v, *(state or (None, None)), mask, cu, decay, spec)
 
-    leaves = [x.double().requires_grad_() for x in (q, k, v, *(state or ()))]
+    leaves = [x.double().clone().requires_grad_() for x in (q, k, v, *state)]
     exact = attend_pairs(
         *leaves[:3], causal=causal, relu=relu, length=length, first=first, key_mask=mask, cu_seqlens=cu, decay=decay,
         state=leaves[3:] or None, normaliser=normaliser,
     )  # fmt: skip
-    loss = sum((x * g.double()).sum() for x, g in zip((exact[0], *exact[2:]), grads, strict=True))
-    wanted = [*exact, *torch.autograd.grad(loss, leaves)]
-    found = dict(zip(NAMES, (*results, *got), strict=True))
-    if mask is not None:
-        hidden = ~mask[:, None, :, None]
+    parts = exact[:1] if packed else (exact[0], *exact[2:])  # packed sequences leave no state
+    grads = [torch.randn(x.shape, generator=generator).to(sums) for x in parts]
+    grads[0] = grads[0].to(dtype)
+    loss = sum((x * g.double()).sum() for x, g in zip(parts, grads, strict=True))
+    wanted = dict(zip(NAMES, (*exact, *torch.autograd.grad(loss, leaves)), strict=False))
+    wanted = {name: x.detach() for name, x in wanted.items() if not (packed and name in ("kv", "z"))}
+    return call, grads, wanted
+
+
+def compare(launch, *, place=lambda x: x, **options):
+    """The largest error of each result of a kernel, relative to its largest number; ``place`` moves its tensors."""
+    call, grads, wanted = problem(**options)
+    given = call._replace(
+        **{name: place(x) for name in ("q", "k", "v", "kv", "z", "decay") if (x := getattr(call, name)) is not None}
+    )
+    results = launch.forward(given)
+    if call.cu_seqlens is not None:
+        assert not results[2].any() and not results[3].any()
+        grads = [*grads, *(torch.zeros_like(x) for x in results[2:])]
+    found = dict(zip(NAMES, (*results, *launch.backward(given, *map(place, grads), *results)), strict=True))
+    if call.key_mask is not None:
+        hidden = ~call.key_mask[:, None, :, None]
         assert not any(found[name].masked_select(hidden).any() for name in ("dk", "dv")), "gradients of masked keys"
-    errors = {}
-    for name, want in zip(NAMES, wanted, strict=False):
-        if found[name] is not None and not (packed and name in ("kv", "z")):
-            errors[name] = ((found[name].double() - want).abs().max() / want.abs().max().clamp_min(1)).item()
-    return errors
+    return {
+        name: ((found[name].double() - want).abs().max() / want.abs().max().clamp_min(1)).item()
+        for name, want in wanted.items()
+        if found[name] is not None
+    }
 
 
 def within(errors, limit):
