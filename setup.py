@@ -1,4 +1,5 @@
-"""The part of the build that pyproject.toml cannot say: the native kernels, which the package works without.
+"""The parts of the build that pyproject.toml cannot say: the README of a package index, and the native kernels, which
+the package works without.
 
 They are a plain C library, loaded by ctypes: no symbol of Python is in it, so one wheel serves every Python of a
 platform. ``COSFORMER_BUILD=any`` makes the wheel for all other platforms, without kernels.
@@ -6,6 +7,8 @@ platform. ``COSFORMER_BUILD=any`` makes the wheel for all other platforms, witho
 
 import os
 import platform
+import re
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -28,6 +31,19 @@ FLAGS = [
 # by their file names, needed or not: glibc from 2.34 on has both in libc, older ones, whose symbols pool.c names, have
 # not
 GLIBC = ["-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0"]
+
+
+def readme() -> str:
+    """README.md with absolute links to the release's tag: a package index has no other file of the repository."""
+    repository = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    tag = "v" + re.findall(r'"(.+)"', Path("src/cosformer/_version.py").read_text())[0]
+
+    def absolute(link: re.Match[str]) -> str:
+        picture, words, path = link.groups()
+        path = path if path[0] != "#" else f"README.md{path}"
+        return f"{picture}[{words}]({repository}/{'raw' if picture else 'blob'}/{tag}/{path})"
+
+    return re.sub(r"(!?)\[([^]]*)\]\((?!https://)([^)]+)\)", absolute, Path("README.md").read_text(encoding="utf-8"))
 
 
 class BuildKernels(build_ext):
@@ -55,6 +71,8 @@ KERNELS = Extension(
     optional=True,  # without a compiler the package installs and says which backend it uses
 )
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[] if os.environ.get("COSFORMER_BUILD") == "any" else [KERNELS],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
 )

@@ -33,6 +33,14 @@ BENCHES: dict[str, Bench] = {
             "--tokenizer": Option("a tokenizer's files (default: a BPE of 8000 is learnt)", Path, "FOLDER"),
         },
     ),
+    "imports": Bench(
+        "what importing costs",
+        "Seconds that a new process takes for the operator and its first call above those of torch, and for "
+        f"cosformer.hf above those of a model class of transformers. {QUIET} Needs cosformer[hf].",
+        15,
+        {},
+        "three repeats",
+    ),
     "jax": Bench(
         "the JAX operator beside torch's kernels and JAX's softmax attention",
         "Time of cosformer.jax, compiled by XLA, over that of torch's native kernels and of "

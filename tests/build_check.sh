@@ -1,7 +1,7 @@
 #!/bin/sh
 # What a release would upload: the sdist, the wheel with kernels for this processor (and, with a cross-compiler, for 64-bit ARM) and the
 # wheel without kernels for the rest. Checked by auditwheel, twine and check-wheel-contents; each installed, and asked which backend runs.
-# usage, from the root of the repository: [PYTHON=python3.11] [DIST=folder to keep the files in] tests/build_check.sh
+# usage, from the root of the repository: [PYTHON=python3.11] [OTHER_PYTHON=python3.13] [DIST=folder to keep the files in] tests/build_check.sh
 set -eu
 PYTHON=${PYTHON:-.venv/bin/python}
 # isolated builds obey the same pins: an unpinned torch would bring gigabytes of CUDA packages
@@ -41,14 +41,35 @@ for wheel in "$dist"/*-manylinux*; do
 done
 [ "$(python -m zipfile -l "$dist"/*-any.whl | grep -c "\.so ")" = 0 ] || fail "the wheel for any platform has kernels"
 
-"$PYTHON" -m venv "$folder/user"
-"$folder/user/bin/pip" install --quiet torch numpy
-check() { # what is installed, the file, the compiler, the backend it must say
-    CC=$3 "$folder/user/bin/pip" install --quiet --no-cache-dir --no-deps --force-reinstall "$2"
-    (cd "$folder" && "$folder/user/bin/cosformer" check) >"$folder/check.txt" || { cat "$folder/check.txt"; fail "$1: cosformer check"; }
-    echo "$1:" && grep "^ *float32  .*$4 from" "$folder/check.txt" || { cat "$folder/check.txt"; fail "$1: $4 was wanted"; }
+metadata() { python -c 'import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); print(z.read(next(n for n in z.namelist() if n.endswith("METADATA"))).decode())' "$1"; }
+! metadata "$dist"/*-any.whl | grep -E "\]\((docs|studies|#|[A-Z]+\.)" || fail "links in the README that a package index cannot follow"
+files=$(tar -tzf "$dist"/*.tar.gz)
+for file in CHANGELOG.md CITATION.cff LICENSE README.md; do echo "$files" | grep -q "/$file$" || fail "$file is not in the sdist"; done
+! echo "$files" | grep "/tests/" || fail "parts of the tests in the sdist"
+
+environment() { # interpreter, folder: torch and numpy alone
+    "$1" -m venv "$2"
+    "$2/bin/pip" install --quiet torch numpy
 }
-check "sdist with a compiler" "$dist"/*.tar.gz "${CC:-cc}" native
-check "sdist without a compiler" "$dist"/*.tar.gz false plain
-check "wheel for this processor" "$dist"/*"-manylinux"*"$(uname -m).whl" false native
-check "wheel for any platform" "$dist"/*-any.whl false plain
+check() { # environment, its PATH, what is installed, the file, the backend it must say
+    start=$(date +%s)
+    PATH=$2 "$1/bin/pip" install --quiet --no-cache-dir --no-deps --force-reinstall "$4"
+    (cd "$folder" && PATH=$2 "$1/bin/cosformer" check) >"$folder/check.txt" || { cat "$folder/check.txt"; fail "$3: cosformer check"; }
+    echo "$3, $("$1/bin/python" --version), verdict after $(($(date +%s) - start)) s:"
+    grep "^ *float32  .*$5 from" "$folder/check.txt" || { cat "$folder/check.txt"; fail "$3: $5 was wanted"; }
+}
+user=$folder/user
+wheel=$(echo "$dist"/*-manylinux*"$(uname -m).whl")
+python -m zipfile -l "$wheel"
+environment "$PYTHON" "$user"
+check "$user" "$PATH" "sdist with a compiler" "$dist"/*.tar.gz native
+check "$user" "$user/bin" "sdist without a compiler" "$dist"/*.tar.gz plain
+check "$user" "$user/bin" "wheel for any platform, no compiler" "$dist"/*-any.whl plain
+check "$user" "$user/bin" "wheel for this processor, no compiler" "$wheel" native
+if [ -n "${OTHER_PYTHON:-}" ]; then
+    rm -r "$user"
+    environment "$OTHER_PYTHON" "$user"
+    check "$user" "$user/bin" "the same wheel, no compiler" "$wheel" native
+else
+    echo "the wheel in another Python: not run (OTHER_PYTHON=python3.13 runs it; where there is no build of torch for the CPU, it downloads gigabytes)"
+fi

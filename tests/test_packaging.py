@@ -148,6 +148,8 @@ def test_pins_are_exact_and_cover_the_declared_packages() -> None:
         re.split(r"[<>=\[]", name)[0] for names in [PROJECT["dependencies"], *installed.values()] for name in names
     }
     assert needed - {"cosformer"} <= pinned
+    ranges = [name.split(";")[0] for names in [PROJECT["dependencies"], *extras.values()] for name in names]
+    assert not [name for name in ranges if "==" in name], "exact versions belong in constraints.txt"
 
 
 def test_the_papers_agree_with_the_package() -> None:
@@ -155,6 +157,20 @@ def test_the_papers_agree_with_the_package() -> None:
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert (ROOT / "src" / "cosformer" / "py.typed").exists()
+
+
+def test_a_package_index_can_follow_the_links_of_the_readme() -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--long-description"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    links = re.findall(r"\]\(([^)]+)\)", done.stdout)
+    assert all(link.startswith("https://") for link in links)
+    repository = PROJECT["urls"]["Repository"]
+    assert f"{repository}/raw/v{__version__}/docs/images/speed.svg" in links
+    pages = [link.partition(f"{repository}/blob/v{__version__}/")[2].partition("#")[0] for link in links]
+    assert (
+        len([page for page in pages if page and (ROOT / page).exists()]) == len([page for page in pages if page]) > 20
+    )
 
 
 def test_every_file_of_the_shipped_model_is_package_data() -> None:

@@ -258,7 +258,7 @@ class Tensors:
 
     def expected(self) -> dict[str, tuple[Array, Array]]:
         """Each result with its magnitude."""
-        found = {"out": self.oracle.output()}
+        found = {"out": self.oracle.output}
         with_state = "pieces" in self.case.form and self.case.with_state
         if with_state:
             found |= self.oracle.state()

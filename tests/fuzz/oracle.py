@@ -6,6 +6,7 @@ that.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ class Oracle:
         self.k, self.v = (np.where(keep, x, 0.0) for x in (given.k, given.v))
         self.fq, self.fk = np.maximum(given.q, 0), np.maximum(self.k, 0)
         self.fk_all, self.v_all = (np.repeat(x, self.groups, axis=1) for x in (self.fk, self.v))
+        self.factors = [] if given.decay is None else [self._factor(c) for c in range(given.decay.shape[1])]
         visible = given.visible[:, None]
         self.cosines = np.where(visible, np.cos(given.q_angle[:, None] - given.k_angle[None, :]), 0.0)
         products = self._products(self.fq, self.fk_all)
@@ -55,6 +57,7 @@ class Oracle:
         self.divisor = np.maximum(self.den, given.eps)
         self.amplified = 1 + self.sizes.sum(-1, keepdims=True) / self.divisor
 
+    @cached_property
     def output(self) -> tuple[Array, Array]:
         out = self.weights @ self.v_all / self.divisor
         size = self.sizes @ np.abs(self.v_all) / self.divisor * self.amplified
@@ -97,16 +100,16 @@ class Oracle:
         """``fq.fk`` of every pair, each channel decayed, ``[B,H,N,S]``."""
         if self.given.decay is None:
             return fq @ fk.swapaxes(-1, -2)
-        channels = range(fq.shape[-1])
-        return sum(fq[..., c, None] * fk[..., None, :, c] * self._factor(c) for c in channels)  # pyright: ignore
+        pairs = (fq[..., c, None] * fk[..., None, :, c] * factor for c, factor in enumerate(self.factors))
+        return sum(pairs, start=np.zeros(1))
 
     def _by_feature(self, by_score: Array, other: Array, of_keys: bool) -> Array:
         """Gradients of queries from those of the scores and the keys, or of keys from the queries."""
         if self.given.decay is None:
             return self._without_decay(by_score, other, of_keys)
         columns = []
-        for c in range(other.shape[-1]):
-            decayed = by_score * self._factor(c)
+        for c, factor in enumerate(self.factors):
+            decayed = by_score * factor
             columns.append((decayed.swapaxes(-1, -2) if of_keys else decayed) @ other[..., c, None])
         return np.concatenate(columns, -1)
 
@@ -121,7 +124,7 @@ class Oracle:
 
     def gradients(self, g_out: Array, g_kv: Array | None, g_z: Array | None) -> dict[str, tuple[Array, Array]]:
         """Of sum(g_out * out) + sum(g_kv * kv) + sum(g_z * z), for q, k, v."""
-        out, size_out = self.output()
+        out, size_out = self.output
         by_num = g_out / self.divisor
         by_den = -(by_num * out).sum(-1, keepdims=True) * (self.den > self.given.eps)
         by_score = (by_num @ self.v_all.swapaxes(-1, -2) + by_den) * self.cosines

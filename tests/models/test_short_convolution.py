@@ -22,6 +22,7 @@ from cosformer.models.transformer import CosformerModel
 from cosformer.nn.short_convolution import ShortConvolution
 from cosformer.recipes import recipe
 from cosformer.tasks.base import ARCHITECTURE
+from versions import rewinds
 
 BOTH = {"short_convolution": 4, "output_gate": True}
 STREAMING = [name for name in ATTENTIONS if attention_class(name).traits.streaming]
@@ -150,6 +151,7 @@ def test_generation_from_states_is_that_of_the_whole(attention, mode, config, id
     assert torch.equal(model.generate(**options, **mode), model.generate(**options, **beams, use_cache=False))
 
 
+@rewinds
 @pytest.mark.parametrize("attention", ["cosformer", "softmax"])
 def test_assisted_and_lookup_decoding_write_the_greedy_text(attention, config, ids):
     target = mixing(CosformerForCausalLM(config(attention=attention, is_decoder=True, **BOTH)))

@@ -92,7 +92,7 @@ class Multiscale(Attention):
     def _make_rates(self) -> Tensor:
         sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "causal": self.causal}
         rates = decay_rates(**sizes, scales=self.scales, fastest=self.fastest, slowest=self.slowest)
-        return rates.to(torch.get_default_device())  # which may be the meta device
+        return rates.to(torch.empty(0).device)  # which may be meta; torch 2.6's get_default_device() does not see it
 
     def reset_buffers(self) -> None:
         """Make the rates again, for whoever builds a model without values and fills it later."""

@@ -14,7 +14,7 @@ from cosformer.home import home
 from cosformer.locks import is_locked, locked
 
 # goes up whenever the same options would give other arrays: older prepared sets are then made anew
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _UNFINISHED = ".making-"
 
 

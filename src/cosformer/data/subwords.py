@@ -27,9 +27,12 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 class Subwords:
-    """A ``tokenizers.Tokenizer``, used without its own special-token templates."""
+    """A ``tokenizers.Tokenizer``, used without its own special-token templates, truncation and padding: the data
+    decides these."""
 
     def __init__(self, tokenizer: Any) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.size: int = tokenizer.get_vocab_size()
         for attribute, names in _NAMES.items():

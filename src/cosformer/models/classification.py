@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
 from transformers.modeling_outputs import ImageClassifierOutput, MultipleChoiceModelOutput, SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -60,6 +61,13 @@ class Classifier(nn.Module):
         return self.scores(self.dropout(x))
 
 
+def stock_body(encoder: dict[str, Any]) -> nn.Module:
+    """The encoder of transformers with the config ``encoder``, without its pooler, as our heads pool themselves."""
+    body = AutoModel.from_config(AutoConfig.for_model(**encoder))
+    body.pooler = None
+    return body
+
+
 class PooledModel(CosformerPreTrainedModel):
     """Base of the heads here: the transformer, a pooled vector, and logits from ``vectors`` of them."""
 
@@ -70,7 +78,7 @@ class PooledModel(CosformerPreTrainedModel):
                 "pooling='first' of a left-to-right model has seen one token only; use pooling='mean', or "
                 "is_decoder=False"
             )
-        self.model = CosformerModel(config)
+        self.model = CosformerModel(config) if config.encoder is None else stock_body(config.encoder)
         self.classifier = Classifier(config, vectors * config.hidden_size, outputs)
         self.post_init()
 
@@ -128,8 +136,10 @@ class CosformerForSequenceClassification(PooledModel):
         ``input_values [B,N,channels]``. ``labels``: class numbers ``[B]``, or numbers to regress to, or
         ``[B,num_labels]`` of several true classes."""
         sharding.refuse(self, kwargs)
-        inputs = (input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds)
-        body = self.model(*inputs, input_values=input_values, use_cache=False, **kwargs)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"token_type_ids": token_type_ids, "inputs_embeds": inputs_embeds, "input_values": input_values}
+        given = {name: value for name, value in inputs.items() if value is not None}
+        body = self.model(**given, use_cache=False, **kwargs)
         scores = self.classifier(self.pooled(body.last_hidden_state, attention_mask))
         loss = None if labels is None else self.loss(scores, labels, **kwargs)
         return SequenceClassifierOutput(loss=loss, logits=self.in_units(scores), hidden_states=body.hidden_states)  # pyright: ignore[reportArgumentType]

@@ -167,6 +167,9 @@ class CosformerConfig(PreTrainedConfig):
 
     # --- classification heads
 
+    encoder: dict | None = None
+    """The config of an encoder of transformers (BERT, for one) that takes the place of the transformer under a head for
+    classes, numbers or pairs. None for our own transformer."""
     cls_token: bool = False
     """Whether a learned vector is prepended to every sequence."""
     pooling: str = "first"

@@ -72,6 +72,8 @@ class CosformerModel(CosformerPreTrainedModel):
 
     def __init__(self, config: CosformerConfig, cross: bool = False) -> None:
         super().__init__(config)
+        if config.encoder is not None:
+            raise ValueError("config.encoder goes with a head for classes, numbers or pairs of whole sequences")
         if config.is_encoder_decoder:
             raise ValueError(
                 "is_encoder_decoder=True: this is one half of it; build CosformerForConditionalGeneration, or take its"

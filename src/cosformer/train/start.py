@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -16,6 +17,7 @@ from transformers import (
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
 from cosformer.hf.convert import CONVERTIBLE, with_attention
+from cosformer.models.classification import CosformerForPairClassification
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
 from cosformer.tasks.base import ARCHITECTURE, Task
@@ -67,12 +69,14 @@ _HEADS = {
 
 def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) -> PreTrainedModel:
     """An encoder of transformers with a head for the task, its attention replaced where the experiment names another
-    one, and its positions extended where rows are longer."""
-    head, fields = _HEADS.get(task.head.__name__), task.model_fields()
-    if head is None or task.name == "regress" or saved.model_type.removeprefix("cosformer_") not in CONVERTIBLE:
+    one, and its positions extended where rows are longer. Numbers and pairs have no such head that fits, and get
+    ours."""
+    ours = task.name == "regress" or task.head is CosformerForPairClassification
+    head, fields = AutoModel if ours else _HEADS.get(task.head.__name__), task.model_fields()
+    if head is None or saved.model_type.removeprefix("cosformer_") not in CONVERTIBLE:
         raise ValueError(
             f"start={experiment.start!r} holds a model of type {saved.model_type!r}, which task {task.name!r} cannot "
-            "start from; classify, multilabel, tag and mlm start from encoders of the types "
+            "start from; classify, multilabel, regress, match, score, tag and mlm start from encoders of the types "
             f"{', '.join(CONVERTIBLE[:4])}, the others from a run or a cosformer model"
         )
     if fields["vocab_size"] > saved.vocab_size:
@@ -81,21 +85,51 @@ def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) 
             "its tokenizer"
         )
     wanted = {name: fields[name] for name in ("num_labels", "id2label", "label2id", "problem_type") if name in fields}
-    model = head.from_pretrained(source, dtype=torch.float32, **wanted)
-    if task.length > saved.max_position_embeddings - first_position(saved):
-        extend_positions(model, task.length)
-    had, asked = getattr(saved, "attention", "softmax"), experiment.model.attention
-    changes: dict[str, Any] = {"cosformer_max_len": model.config.max_position_embeddings}
+    model = head.from_pretrained(source, dtype=torch.float32, **({} if ours else wanted))
+    model = _with_asked_attention(model, experiment, task.length, source)
+    return _under_our_head(model, task, fields, experiment.model) if ours else model
+
+
+def _with_asked_attention(model: Any, experiment: Experiment, length: int, source: str) -> Any:
+    """``model`` with room for ``length`` tokens and the attention that the experiment names."""
+    had, asked = getattr(model.config, "attention", "softmax"), experiment.model.attention
+    longer = length > model.config.max_position_embeddings - first_position(model.config)
+    if longer:
+        extend_positions(model, length)
+    most = model.config.max_position_embeddings
     if asked == had:
-        if had != "softmax":
-            model.config.cosformer_max_len = changes["cosformer_max_len"]
+        if had == "learned" and longer:  # the mechanisms are built anew for the longer M, with the maps they have
+            return with_attention(model, attention=had, learned=model.config.learned | {"max_len": most})
+        if had == "cosformer":
+            model.config.cosformer_max_len = most
         return model
     if asked not in ("cosformer", "softmax") or had == "learned":
         raise ValueError(
             f"model.attention={asked!r}: the encoder in {source} runs {had}; it can keep it"
             + ("" if had == "learned" else ", or run cosformer or softmax")
         )
-    return with_attention(model, attention=asked, **changes)
+    return with_attention(model, attention=asked, cosformer_max_len=most)
+
+
+def _under_our_head(body: Any, task: Task, fields: dict[str, Any], asked: ModelConfig) -> PreTrainedModel:
+    encoder = body.config
+    attention = getattr(encoder, "attention", "softmax")
+    changes: dict[str, Any] = fields | {
+        "vocab_size": encoder.vocab_size,
+        "hidden_size": encoder.hidden_size,
+        "num_hidden_layers": encoder.num_hidden_layers,
+        "num_attention_heads": encoder.num_attention_heads,
+        "max_position_embeddings": encoder.max_position_embeddings - first_position(encoder),
+        "attention": encoder.learned["attention"] if attention == "learned" else attention,
+        "encoder": encoder.to_dict(),
+        "pooling": "mean",
+    }
+    changes |= asked.fields
+    config = CosformerConfig(**changes)
+    model: Any = task.head(config)
+    body.pooler = None
+    model.model = body
+    return model
 
 
 def _with_positions(state: dict[str, Any], config: CosformerConfig) -> dict[str, Any]:
@@ -139,6 +173,11 @@ def _fitted(saved: Any, task: Task, model: ModelConfig, source: str) -> Cosforme
         raise ValueError(
             f"model.attention={model.attention!r}, but the weights in {source} were trained with {had!r};"
             f" say --model.attention {had}"
+        )
+    if saved.encoder is not None and task.length > saved.max_position_embeddings:
+        raise ValueError(
+            f"rows of {task.length:,} tokens, and the encoder in {source} has {saved.max_position_embeddings:,} "
+            "positions; set data.length to that, or start from the encoder itself"
         )
     changes: dict[str, Any] = {key: value for key, value in needed.items() if key not in _LEARNED}
     if model.hidden_dropout_prob is not None:

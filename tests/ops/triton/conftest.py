@@ -160,17 +160,3 @@ class Watch:
 @pytest.fixture
 def watch(interpreter, monkeypatch):
     return Watch(interpreter, monkeypatch)
-
-
-@pytest.fixture
-def in_nan():
-    """Copies of tensors inside larger ones of NaN: what is read beside them spoils the result."""
-    kept = []
-
-    def place(x):
-        around = torch.full((x.numel() + 2048,), float("nan"), dtype=x.dtype)
-        kept.append(around)
-        inner = around[1024 : 1024 + x.numel()].view(x.shape)
-        return inner.copy_(x)
-
-    return place

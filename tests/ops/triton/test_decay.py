@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cosformer.ops.spec import AttentionSpec, Call
+from ops.comparison import compare, rates, within
 from ops.definition import attend_pairs
-from ops.triton.comparison import compare, rates, within
 
 EVERYTHING = {"relu": True, "angles": True, "masked": True, "packed": False, "with_state": True}
 HALF = [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)]
