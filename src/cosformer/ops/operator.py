@@ -202,6 +202,8 @@ def linear_attention(
         make_spec = partial(_whole_features, relu, normaliser)
         return _attend_sharded(fq, fk, v, key_mask, make_spec, backend, group, rest, facts)
     check_tensors(fq, fk, v, key_mask)
+    if autocast_enabled(fq.device) and not fq.dtype == fk.dtype == v.dtype:
+        fq, fk, v = _cast_for_autocast(fq, fk, v)
     if cu_seqlens is not None:
         _check_packing(fq, fk, cu_seqlens, key_mask=key_mask, state=state, return_state=return_state)
         if not (torch.compiler.is_compiling() or cu_seqlens.is_meta):
