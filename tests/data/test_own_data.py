@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 
 from cosformer.data import load_dataset
+from cosformer.data.cache import clean
 from cosformer.data.dataset import Dataset
 from cosformer.data.dealing import deal
-from cosformer.data.own_files import split_of
+from cosformer.data.own_files import own_files, split_of
 from cosformer.data.summary import summarize
 from cosformer.data.vocabulary import Bytes
 
@@ -219,6 +221,48 @@ def test_no_file_no_match_no_table(tmp_path: Path) -> None:
         load_dataset("table", path=str(tmp_path / "folder"))
 
 
+def test_a_set_of_the_hub_is_fetched_once_with_its_splits_and_classes(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "fine"])}
+    )
+    asked: list[tuple] = []
+
+    def load(*name: str | None) -> datasets.DatasetDict:
+        asked.append(name)
+        rows = {"text": [f"film {i}" for i in range(20)], "label": [i % 2 for i in range(20)]}
+        made = datasets.Dataset.from_dict(rows, features=features)
+        return datasets.DatasetDict({"train": made, "validation": made, "test": made, "unsupervised": made})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    path = "hub:someone/films:small"
+    for _ in range(2):
+        names = [file.name for file in own_files(path)]
+    assert names == ["test.parquet", "train.parquet", "validation.parquet"]
+    assert asked == [("someone/films", "small")], "fetched once"
+    monkeypatch.undo()
+    monkeypatch.setenv("COSFORMER_HOME", str(home))
+    found = load_dataset("table", path=path)
+    assert found.class_names == ("bad", "fine") and {k: len(s) for k, s in found.splits.items()} == dict.fromkeys(
+        ("train", "valid", "test"), 20
+    )
+    assert clean(None, downloads=True) > 0 and not list((home / "downloads").glob("hub-*"))
+
+
+def test_a_set_of_the_hub_that_cannot_be_fetched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*name: str | None) -> None:
+        raise ConnectionError("Couldn't reach 'someone/films' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(FileNotFoundError, match=r"hub:someone/films cannot be loaded from the hub \(Couldn't reach"):
+        load_dataset("table", path="hub:someone/films")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *name: {"extra": None})
+    with pytest.raises(ValueError, match="has the splits extra, and none for training, validation or test"):
+        load_dataset("table", path="hub:someone/films")
+    assert not list((home / "downloads").glob("hub-*"))
+
+
 def test_a_changed_file_is_refused_where_its_hash_was_kept(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(csv_of(ROWS))
     found = load_dataset("table", path=str(tmp_path / "a.csv"))
@@ -284,6 +328,9 @@ def test_endings_are_chosen_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"files of several kinds \(1 .py, 1 .md\); choose one with the option ending"):
         load_dataset("texts", path=str(folder))
     assert "title" in stream(load_dataset("texts", path=str(folder), ending="md"), "train")
+    (tmp_path / "c.parquet").write_text("PAR1")
+    with pytest.raises(ValueError, match=r"c.parquet holds tables \(1 .parquet\); language models learn from text"):
+        load_dataset("texts", path=str(tmp_path / "c.parquet"))
     with pytest.raises(ValueError, match=r"no file that ends in '.rst', only 1 .py, 1 .md"):
         load_dataset("texts", path=str(folder), ending=".rst")
 

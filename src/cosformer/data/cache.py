@@ -116,8 +116,8 @@ def clean(name: str | None, *, downloads: bool) -> int:
     # hidden files are locks: they stay, as somebody may be waiting for one
     for file in (p for p in downloads_folder().glob("[!.]*") if downloads):
         with download_lock(downloads_folder() / file.name.removesuffix(".part").removesuffix(".sha256")):
-            freed += file.stat().st_size
-            file.unlink()
+            freed += folder_size(file) if file.is_dir() else file.stat().st_size
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
     return freed
 
 

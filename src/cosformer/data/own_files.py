@@ -1,4 +1,5 @@
-"""The user's own files: a file, folder or glob, plain, compressed or archived, and the split of each."""
+"""The user's own files: a file, folder, glob or set of the hub, plain, compressed or archived, and the split of
+each."""
 
 import glob
 import hashlib
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from cosformer.data import hub
 from cosformer.data.archive import members
 
 LONGEST_LINE = 10_000_000  # bytes; a longer line is almost always a file of another format
@@ -56,7 +58,9 @@ def own_files(path: str, wanted: Callable[[str], bool] = lambda name: True) -> I
 
 
 def _places(path: str) -> list[Path]:
-    """``path`` itself, or what it matches as a glob."""
+    """``path`` itself, what it matches as a glob, or the files of the hub's set that it names."""
+    if path.startswith(hub.PREFIX):
+        return [hub.hub_folder(path.removeprefix(hub.PREFIX), split_of)]
     place = Path(path).expanduser()
     if place.exists():
         return [place]

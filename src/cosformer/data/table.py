@@ -41,7 +41,8 @@ def table(
     """Texts with what they teach, as ``<s> A </s>``, not cut: a task's ``data.length`` and ``data.long`` say what
     becomes of long ones.
 
-    ``path``: a file, a folder or a glob of .csv, .tsv, .jsonl, .parquet or .arrow files, compressed or not. ``target``:
+    ``path``: a file, a folder or a glob of .csv, .tsv, .jsonl, .parquet or .arrow files, compressed or not, or
+    ``hub:NAME`` or ``hub:NAME:CONFIG``, a set of the Hugging Face hub. ``target``:
     what the column ``label`` holds: a "class", a "number", several "classes" (a list, or names with | between them),
     "tags" of the words in the column ``text``, or a "text" to write. ``pairs``: two texts a row, in the columns
     ``text`` and ``second``. Columns are found by their usual names unless given. Splits come from the column ``split``,

@@ -95,6 +95,10 @@ def _chosen_ending(path: str, ending: str | None) -> str:
         if ending not in counts:
             raise ValueError(f"{path} holds no file that ends in {ending!r}, only {_counted(counts)}")
         return ending
+    if counts.keys() <= {".parquet", ".arrow"}:
+        raise ValueError(
+            f"{path} holds tables ({_counted(counts)}); language models learn from text files: export them"
+        )
     if ".txt" in counts or len(counts) == 1:
         return ".txt" if ".txt" in counts else next(iter(counts))
     raise ValueError(f"{path} holds files of several kinds ({_counted(counts)}); choose one with the option ending")
