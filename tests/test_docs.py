@@ -10,11 +10,13 @@ import sys
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import own_data_imdb, predict_throughput
 from cosformer import cli
 from cosformer.attention import ATTENTIONS
 from cosformer.commands.bench import BENCHES
@@ -160,6 +162,19 @@ def test_measured_tables_are_those_of_the_committed_results(document: Path, mark
     assert cli.main(["bench", bench, "--read", str(results), "--into", str(copy)]) == 0
     command = f"cosformer bench {bench} --read {results.relative_to(ROOT)} --into {document.relative_to(ROOT)}"
     assert copy.read_text(encoding="utf-8") == page, f"run: {command}"
+
+
+@pytest.mark.parametrize(
+    ("module", "page", "results"),
+    [(own_data_imdb, "own_data.md", "own_data.json"), (predict_throughput, "how-to/predict.md", "predict.json")],
+)
+def test_pages_show_the_results_of_benchmarks_of_own_data(module: Any, page: str, results: str) -> None:
+    shown = PAGES[page].split(f"<!-- {module.MARKER}:start -->\n")[1].split(f"\n<!-- {module.MARKER}:end -->")[0]
+    file = DOCS / "results" / results
+    if not file.exists():
+        assert shown.endswith("Not run yet.")
+        return
+    assert shown == module.block(json.loads(file.read_text(encoding="utf-8")))
 
 
 def test_speed_is_spoken_of_where_readers_look() -> None:

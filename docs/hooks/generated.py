@@ -24,8 +24,10 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
     for path in (STUDY / "results.md", STUDY / "protocol.md"):
         text = path.read_text(encoding="utf-8").replace("](../../docs/", "](../")
         files.append(File.generated(config, f"study/{path.name}", content=text))
-    for path in sorted((STUDY / "images").glob("*.svg")):
-        files.append(File.generated(config, f"study/images/{path.name}", abs_src_path=str(path)))
+    records = (STUDY / "results" / "runs.jsonl", STUDY / "results" / "ledger.json")
+    for path in (*sorted((STUDY / "images").glob("*.svg")), *records):
+        where = f"study/{path.parent.name}/{path.name}"
+        files.append(File.generated(config, where, abs_src_path=str(path)))
     return files
 
 

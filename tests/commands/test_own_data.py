@@ -239,16 +239,29 @@ def test_each_kind_refuses_what_it_cannot_learn(recipe: str, rows: list[dict], s
         (["--data", "reviews.csv", "--data.options.txt", "x"], "data set 'table' has no option 'txt'"),
         (["--data", "empty.csv"], "empty.csv is empty"),
         (["--data", "header.csv"], "header.csv holds a header and no rows"),
+        (["--data", "one.csv"], "one.csv: every row has the label 'a'; classification needs at least two classes"),
+        (["--data", "missing.csv"], "missing.csv, line 3: no label in column 'label'"),
+        (["--data", "ragged.csv"], "ragged.csv, line 3: 3 columns, not the 2 of the header"),
+        (["--data", "latin.csv"], "latin.csv, line 3: byte 3 (0xe9) is not valid utf-8"),
+        (["--data", "parts"], "test.csv, line 2: the label 'c' of this test row does not occur in the training rows"),
         (["--data", "endless.csv"], "endless.csv, line 2: longer than 10,000,000 bytes, the most"),
         (["--data", "headless.fa"], "headless.fa, line 1: expected a header that begins with > (FASTA) or @ (FASTQ)"),
         (["--data", "labels.npz"], "labels.npz: 30 rows and labels of shape [29]; each row needs one"),
-        (["--data", "gap.csv", "--data.options.series", "room", "--data.options.label", "kind"], "column 'temp'"),
+        (["--data", "gap.csv", "--data.options.series", "room", "--data.options.label", "kind"],
+         "gap.csv, line 9: column 'temp' holds 'nan'; readings must be finite"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_writes_nothing(words: list[str], said: str, folder: Path, capsys) -> None:
     reviews(folder)
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("text,label\n")
+    (folder / "one.csv").write_text("text,label\n" + "t,a\n" * 9)
+    (folder / "missing.csv").write_text("text,label\nt,a\nt,\n" + "t,b\n" * 9)
+    (folder / "ragged.csv").write_text("text,label\nt,a\nt,b,c\n")
+    (folder / "latin.csv").write_bytes("text,label\nt,a\ncafé,b\n".encode("latin-1"))
+    (folder / "parts").mkdir()
+    (folder / "parts" / "train.csv").write_text("text,label\n" + "t,a\nt,b\n" * 9)
+    (folder / "parts" / "test.csv").write_text("text,label\nt,c\n")
     if "endless.csv" in words:
         (folder / "endless.csv").write_bytes(b"text,label\n" + b"x" * 50_000_000 + b",a\n")
     (folder / "headless.fa").write_text("ACGT\n>a label=x\nACGT\n")
@@ -258,6 +271,31 @@ def test_bad_input_is_one_sentence_and_writes_nothing(words: list[str], said: st
     assert main(["train", "classify", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1 and not (folder / "runs").exists()
+
+
+def test_rows_that_come_again_across_splits_are_warned_of(folder: Path, capsys) -> None:
+    for split, rows in (("train", range(20)), ("test", range(18, 22))):
+        (folder / f"{split}.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in rows))
+    assert main(["train", "classify", "--data", "t*.csv", "--run", "run", *TINY]) == 0
+    assert "warning: 2 rows of valid or test whose text is in train too" in capsys.readouterr().err
+
+
+def test_a_report_on_own_data_is_about_own_data(folder: Path, capsys) -> None:
+    """No paper to compare with, no folder of this machine, no row of the data; a score for every task."""
+    (folder / "private.csv").write_text("text,score\n" + "".join(f"secret film {i},{i}\n" for i in range(40)))
+    line = ["train", "regress", "--data", str(folder / "private.csv")]
+    for seed in ("0", "1"):
+        assert main([*line, *TINY, "--train.seed", seed, "--run", f"runs/{seed}"]) == 0
+    assert main(["report", "runs", "-o", "page.html"]) == 0
+    page, card = (folder / "page.html").read_text(), (folder / "runs/0/best/README.md").read_text()
+    for text in (page, card):
+        assert (
+            "private.csv" in text and str(folder) not in text and "secret" not in text and "paper" not in text.lower()
+        )
+    assert "mean absolute error" in page and "average" not in page and "200 updates" not in page
+    capsys.readouterr()
+    assert main(["runs"]) == 0 and "mean absolute error" in capsys.readouterr().out
+    assert main(["report", "gone", "-o", "other.html"]) == 1
 
 
 def test_help_and_list_know_the_general_recipes(capsys) -> None:

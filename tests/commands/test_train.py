@@ -381,7 +381,11 @@ def test_a_killed_run_is_told_from_a_running_one(folder: Path, capsys) -> None:
     assert lines["elsewhere"].startswith("0/300 running")
 
 
-def test_no_runs_is_said(capsys) -> None:
+def test_no_runs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "empty"]) == 2
+    assert "there is no folder empty" in capsys.readouterr().err
+    Path("empty").mkdir()
     assert main(["runs", "empty"]) == 0
     captured = capsys.readouterr()
     assert "no runs in empty" in captured.err and not captured.out

@@ -56,12 +56,18 @@ TEXT_ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def build(kind: tuple[str, str, dict[str, Any]], *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
-    """A model with ``attn_implementation="cosformer"`` whose every weight is normal with deviation 0.5."""
+def build(
+    kind: tuple[str, str, dict[str, Any]],
+    *,
+    attention: str = "cosformer",
+    dtype: torch.dtype = torch.float32,
+    **more: Any,
+) -> Any:
+    """A model with ``attn_implementation=attention`` whose every weight is normal with deviation 0.5."""
     config_name, model_name, values = kind
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**values | more)
-    model = getattr(transformers, model_name)._from_config(config, attn_implementation="cosformer")
+    model = getattr(transformers, model_name)._from_config(config, attn_implementation=attention)
     return randomize(model, dtype)
 
 

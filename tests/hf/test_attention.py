@@ -26,8 +26,8 @@ def encoder(name: str) -> Any:
     return build(TEXT_ENCODERS[name], dtype=torch.float64)
 
 
-def decoder(name: str) -> Any:
-    return build(DECODERS[name])
+def decoder(name: str, attention: str = "cosformer") -> Any:
+    return build(DECODERS[name], attention=attention)
 
 
 def bart() -> Any:
@@ -52,10 +52,11 @@ def test_encoder_runs_the_operator_and_honours_padding(name, monkeypatch):
     assert calls[2]["key_mask"].tolist() == mask.bool().tolist()
 
 
+@pytest.mark.parametrize("attention", ["cosformer", "multiscale"])
 @pytest.mark.parametrize("name", SOME_DECODERS)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_generate_with_constant_state(name, beams):
-    model, x = decoder(name), ids(2, 8)
+def test_generate_with_constant_state(name, beams, attention):
+    model, x = decoder(name, attention), ids(2, 8)
     mask = torch.ones_like(x)
     mask[0, :3] = 0
     options = {"attention_mask": mask, "max_new_tokens": 10, "num_beams": beams, "do_sample": False, "pad_token_id": 0}
@@ -208,12 +209,14 @@ def test_longer_than_the_config_allows_is_refused():
 @pytest.mark.slow
 @torch.no_grad()
 def test_compiled_stock_models_equal_eager():
-    for model in (encoder("roberta"), build(DECODERS["llama"], dtype=torch.float64)):
+    names = [(DECODERS["llama"], "cosformer"), (DECODERS["llama"], "multiscale"), (TEXT_ENCODERS["bert"], "multiscale")]
+    for model in (encoder("roberta"), *(build(kind, attention=name, dtype=torch.float64) for kind, name in names)):
         x = ids(2, 12)
         mask = torch.ones_like(x)
         mask[1, 8:] = 0
         expected = model(x, attention_mask=mask, use_cache=False)[0]
-        assert relative(torch.compile(model)(x, attention_mask=mask, use_cache=False)[0], expected) < 1e-5
+        compiled = torch.compile(model, fullgraph=True)
+        assert relative(compiled(x, attention_mask=mask, use_cache=False)[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["models", "drop_in"])

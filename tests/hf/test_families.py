@@ -15,6 +15,7 @@ from hf.families import DECODERS, ENCODER_DECODERS, TEXT_ENCODERS, build, ids, r
 PRECISION = pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["float64", "float32"]
 )
+ATTENTION = pytest.mark.parametrize("attention", ["cosformer", "multiscale"])
 PIECES = [5, 1, 1, 3, 1, 1]
 
 
@@ -23,18 +24,19 @@ def dense(monkeypatch):
     """Run the attention by its O(N^2) definition."""
 
     def switch() -> None:
-        operator = cosformer.hf.attention.cosformer_attention
-        by_definition = functools.partial(operator, backend="dense")
-        monkeypatch.setattr("cosformer.hf.attention.cosformer_attention", by_definition)
+        for name in ("cosformer_attention", "linear_attention"):
+            by_definition = functools.partial(getattr(cosformer.hf.attention, name), backend="dense")
+            monkeypatch.setattr(f"cosformer.hf.attention.{name}", by_definition)
 
     return switch
 
 
 @torch.no_grad()
 @PRECISION
+@ATTENTION
 @pytest.mark.parametrize("name", DECODERS)
-def test_decoder_step_by_step(name, dtype, limit, dense):
-    model, x = build(DECODERS[name], dtype=dtype), ids(2, 12)
+def test_decoder_step_by_step(name, attention, dtype, limit, dense):
+    model, x = build(DECODERS[name], attention=attention, dtype=dtype), ids(2, 12)
     whole = model(x, use_cache=False).logits
     for cache in (DynamicCache(config=model.config), StateCache()):
         steps = [model(piece, past_key_values=cache).logits for piece in x.split(PIECES, 1)]
@@ -73,9 +75,10 @@ def test_encoder_decoder_step_by_step(name, dtype, limit, dense):
 
 @torch.no_grad()
 @PRECISION
+@ATTENTION
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
-def test_text_encoder(name, dtype, limit, dense):
-    model, x = build(TEXT_ENCODERS[name], dtype=dtype), ids(2, 14)
+def test_text_encoder(name, attention, dtype, limit, dense):
+    model, x = build(TEXT_ENCODERS[name], attention=attention, dtype=dtype), ids(2, 14)
     mask = torch.ones_like(x)
     mask[1, 9:] = 0
     x[1, 9:] = model.config.pad_token_id

@@ -38,10 +38,15 @@ def gradient(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("told", [{"return_flash_attn_kwargs": True}, {}], ids=["cu_seq_lens", "position_ids"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=starts_late if name == "roberta" else ()) for name in MODELS]
+    ("name", "attention"),
+    [
+        *(pytest.param(name, "cosformer", marks=starts_late if name == "roberta" else ()) for name in MODELS),
+        ("llama", "multiscale"),
+        ("bert", "multiscale"),
+    ],
 )
-def test_loss_and_gradients_equal_separate_sequences(name, told):
-    model = build(MODELS[name], dtype=torch.float64)
+def test_loss_and_gradients_equal_separate_sequences(name, attention, told):
+    model = build(MODELS[name], attention=attention, dtype=torch.float64)
     packed, single = batches(name, **told)
     counts = [int((row["labels"] != -100).sum()) for row in single]
     expected = sum(model(**row).loss * n for row, n in zip(single, counts, strict=True)) / sum(counts)

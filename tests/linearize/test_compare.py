@@ -12,7 +12,15 @@ import torch
 import transformers
 
 from cosformer.cli import main
-from cosformer.linearize.compare import by_position, compare_embeddings, load, paired_difference, perplexities
+from cosformer.hf import CosformerConfig, CosformerForCausalLM
+from cosformer.linearize.compare import (
+    by_position,
+    cache_megabytes,
+    compare_embeddings,
+    load,
+    paired_difference,
+    perplexities,
+)
 from cosformer.linearize.retrieval import build_prompt, retrieval
 from cosformer.linearize.run import linearize
 from cosformer.linearize.settings import Settings
@@ -167,6 +175,14 @@ def test_the_command(llama, bert, text, tmp_path, capsys):
     assert main(["compare", bert, bert, "--text", str(text), "--lines", "40", "--json", str(out)]) == 0
     assert json.loads(out.read_text().splitlines()[-1])["scores"]["top-10"] == 1
     assert main(["compare", llama]) == 2
+
+
+def test_the_state_of_our_own_models_does_not_grow():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = CosformerForCausalLM(CosformerConfig(vocab_size=20, is_decoder=True, **sizes))
+    sums = 2 * 2 * (16 * 8 + 16) * 4  # of each head of each layer: 16 features by 8 channels, and 16
+    assert cache_megabytes(model, 1) == cache_megabytes(model, 1000)
+    assert sums <= 1e6 * cache_megabytes(model, 1) <= sums + 64, "the sums and a few counters"
 
 
 def test_a_run_is_compared_by_its_best_weights(text, capsys):

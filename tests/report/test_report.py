@@ -282,7 +282,7 @@ def test_the_command(
     results: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "page.html"
-    assert main(["report", str(runs), str(tmp_path / "no"), "--results", str(results), "-o", str(out)]) == 0
+    assert main(["report", str(runs), str(tmp_path / "no"), "--results", str(results), "-o", str(out)]) == 1
     captured = capsys.readouterr()
     assert captured.out.strip() == str(out) and "skipped: " in captured.err and str(tmp_path / "no") in captured.err
     assert "3.100 ± 0.058" in out.read_text()

@@ -13,6 +13,28 @@ from cosformer.ops.operator import cosformer_attention, linear_attention
 from cosformer.ops.state import LinearState
 
 
+def decay_rates(
+    *, num_heads: int, head_dim: int, causal: bool, slowest: float, scales: int = 8, fastest: float = 1.0
+) -> Tensor:
+    """The rates of :class:`Multiscale`: float64 ``[H, D]`` on the CPU, the channels of a group side by side."""
+    if scales < 1 or head_dim % scales:
+        raise ValueError(f"scales={scales} does not divide head_dim={head_dim}; each scale has as many channels")
+    if not causal and scales % 2:
+        raise ValueError(f"scales={scales} with causal=False: half of them look left, half right; use an even number")
+    if not 0 <= slowest <= fastest <= 4:
+        raise ValueError(f"slowest={slowest}, fastest={fastest}; rates per token satisfy 0 <= slowest <= fastest <= 4")
+    groups = scales if causal else scales // 2
+    options: dict[str, Any] = {"steps": num_heads * groups, "dtype": torch.float64, "device": "cpu"}
+    if slowest:
+        rates = torch.logspace(math.log10(fastest), math.log10(slowest), **options)
+    else:  # a rate of 0 has no logarithm
+        rates = torch.linspace(fastest, 0, **options)
+    by_head = rates.view(groups, num_heads).T
+    if not causal:
+        by_head = torch.cat([by_head, by_head], dim=1)
+    return by_head.repeat_interleave(head_dim // scales, dim=1)
+
+
 class Multiscale(Attention):
     """Weights ``sum_c relu(q_i)_c relu(k_j)_c exp(-rate_c |i - j|)``, normalised by their sum.
 
@@ -56,16 +78,6 @@ class Multiscale(Attention):
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
         slowest = 1 / max_len if slowest is None else slowest
-        if scales < 1 or head_dim % scales:
-            raise ValueError(f"scales={scales} does not divide head_dim={head_dim}; each scale has as many channels")
-        if not causal and scales % 2:
-            raise ValueError(
-                f"scales={scales} with causal=False: half of them look left, half right; use an even number"
-            )
-        if not 0 <= slowest <= fastest <= 4:
-            raise ValueError(
-                f"slowest={slowest}, fastest={fastest}; rates per token satisfy 0 <= slowest <= fastest <= 4"
-            )
         check_backend(backend)
         self.bounded = cosine
         self.scales, self.fastest, self.slowest = scales, fastest, slowest
@@ -78,18 +90,8 @@ class Multiscale(Attention):
         return f"{super().extra_repr()}, {options}"
 
     def _make_rates(self) -> Tensor:
-        """float64 ``[H, D]``, the channels of a group side by side."""
-        groups = self.scales if self.causal else self.scales // 2
-        count = self.num_heads * groups
-        options: dict[str, Any] = {"steps": count, "dtype": torch.float64, "device": "cpu"}
-        if self.slowest:
-            rates = torch.logspace(math.log10(self.fastest), math.log10(self.slowest), **options)
-        else:  # a rate of 0 has no logarithm
-            rates = torch.linspace(self.fastest, 0, **options)
-        by_head = rates.view(groups, self.num_heads).T
-        if not self.causal:
-            by_head = torch.cat([by_head, by_head], dim=1)
-        rates = by_head.repeat_interleave(self.head_dim // self.scales, dim=1)
+        sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "causal": self.causal}
+        rates = decay_rates(**sizes, scales=self.scales, fastest=self.fastest, slowest=self.slowest)
         return rates.to(torch.empty(0).device)  # which may be meta; torch 2.6's get_default_device() does not see it
 
     def reset_buffers(self) -> None:

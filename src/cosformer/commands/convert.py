@@ -14,9 +14,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--attention",
         default="cosformer",
-        help="cosformer (default) or softmax; for a cosformer model any attention of the zoo",
+        help="cosformer (default), multiscale or softmax; for a cosformer model any attention of the zoo",
     )
-    add("--max-len", type=int, help="the paper's M, the longest sequence (default: the model's own longest)")
+    add(
+        "--max-len",
+        type=int,
+        help="the paper's M, the longest sequence; multiscale's slowest rate is 1/M (default: the model's own longest)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not ids.shape[1]:
         raise ValueError("the prompt holds no token; give at least one word")
     options: dict[str, Any] = {"max_new_tokens": room(args.max_new_tokens, ids.shape[1], model.config), **shape}
-    if model.config._attn_implementation == "cosformer":
+    if model.config._attn_implementation in ("cosformer", "multiscale"):
         options["past_key_values"] = StateCache()
     if args.seed is not None:
         torch.manual_seed(args.seed)

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from cosformer.commands.train import EXIT_FAILED
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
@@ -34,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
     for problem in write_report(args.output, runs, args.results, tables):
         print(f"skipped: {problem}", file=sys.stderr)
     print(args.output.resolve())
-    return 0
+    return EXIT_FAILED if any(not path.exists() for path in args.runs) else 0

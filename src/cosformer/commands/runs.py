@@ -51,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("`cosformer runs diff` compares two runs: give two folders")
         return _diff(*map(Path, args.folder[1:]))
     folders = [Path(name) for name in args.folder] or [RUNS]
+    for folder in folders:
+        if args.folder and not folder.exists():
+            raise FileNotFoundError(f"there is no folder {folder}")
     found, problems = read_runs([path for folder in folders for path in find_runs(folder)])
     for problem in problems:
         print(f"cosformer runs: {problem}", file=sys.stderr)

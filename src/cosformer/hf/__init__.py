@@ -1,9 +1,11 @@
 """Meets Hugging Face transformers: importing this registers our models, and our attention for stock models."""
 
+from functools import partial
+
 import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig
 
-from cosformer.hf.attention import NAME, cosformer_forward, cosformer_mask
+from cosformer.hf.attention import MULTISCALE, NAME, cosformer_forward, cosformer_mask
 from cosformer.hf.convert import convert, register_configs
 from cosformer.hf.guard import guard_stock_models
 from cosformer.hf.linearized import LEARNED, learned_forward
@@ -28,10 +30,11 @@ for _auto, _name in AUTO_CLASSES.items():
 
 # for stock models: from_pretrained(..., attn_implementation="cosformer")
 AttentionInterface.register(NAME, cosformer_forward)
-AttentionMaskInterface.register(NAME, cosformer_mask)
+AttentionInterface.register(MULTISCALE, partial(cosformer_forward, decays=True))
+for _name in (NAME, MULTISCALE, LEARNED):
+    AttentionMaskInterface.register(_name, cosformer_mask)
 # for models that `cosformer linearize` wrote
 AttentionInterface.register(LEARNED, learned_forward)
-AttentionMaskInterface.register(LEARNED, cosformer_mask)
 guard_stock_models()
 register_configs()
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, DynamicCache, EncoderDecoderCache, PreTrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cosformer._version import __version__
-from cosformer.hf.attention import NAME
+from cosformer.hf.attention import MULTISCALE, NAME
 from cosformer.hf.linearized import LEARNED, MECHANISM, attach_mechanisms
 from cosformer.models.auto_map import write_auto_map
 from cosformer.models.card import model_card
@@ -27,7 +27,7 @@ from cosformer.models.state_cache import StateCache
 CONVERTIBLE = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "llama", "qwen2", "qwen3", "bart")
 ROTARY = ("llama", "qwen2", "qwen3")
 # what a converted model can run -> attn_implementation; None: one of transformers' own
-IMPLEMENTATIONS = {NAME: NAME, "softmax": None, "learned": LEARNED}
+IMPLEMENTATIONS = {NAME: NAME, "softmax": None, MULTISCALE: MULTISCALE, "learned": LEARNED}
 PREFIX = "cosformer_"
 _AUTO = (
     "AutoModel",
@@ -84,7 +84,8 @@ class ConvertedModel:
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         asked, own = config._attn_implementation, IMPLEMENTATIONS[config.attention]
-        if asked != own and (asked in (NAME, LEARNED) or (own is not None and asked is not None)):
+        ours = asked is not None and asked in IMPLEMENTATIONS.values()
+        if asked != own and (ours or (own is not None and asked is not None)):
             raise ValueError(
                 f"attn_implementation={asked!r}: this model was converted to attention={config.attention!r}"
             )
@@ -215,7 +216,7 @@ def _convert_stock(source: str, config: Any, attention: str, max_len: int | None
         f"attention: {'as it was' if had != base else 'softmax'} -> {attention}; every weight is kept",
         f"model type: {had} -> {new.model_type}; it loads where the package cosformer is imported, and nowhere else",
     ]
-    if attention == NAME:
+    if attention in (NAME, MULTISCALE):
         notes.append("the weights were trained for another attention: train the model before you use it")
         if base in ROTARY:
             notes.append(

@@ -1,4 +1,4 @@
-"""Checks of stock transformers models before ``attn_implementation="cosformer"`` runs in them.
+"""Checks of stock transformers models before ``attn_implementation="cosformer"`` or ``"multiscale"`` runs in them.
 
 transformers accepts any registered name for any model, even if the model's attention ignores it. The guard raises an
 error for such models, and detects packed sequences before the model's own code drops the arguments that describe them.
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from cosformer.hf.attention import NAME
+from cosformer.hf.attention import MULTISCALE, NAME, NO_CROSS_ATTENTION
 from cosformer.models.packing import ARGUMENTS, find_bounds
 
 WORKING = (
@@ -24,15 +24,15 @@ _WITHOUT_ATTENTION = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"
 
 
 def guard_stock_models() -> None:
-    """Wrap transformers' check of ``attn_implementation`` for the name "cosformer" only; idempotent."""
+    """Wrap transformers' check of ``attn_implementation`` for our names only; idempotent."""
     check = PreTrainedModel.get_correct_attn_implementation
     if hasattr(check, "cosformer_guard"):
         return
 
     @functools.wraps(check)
     def guarded(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        if requested_attention == NAME:
-            _check_model(self)
+        if requested_attention in (NAME, MULTISCALE):
+            _check_model(self, requested_attention)
         return check(self, requested_attention, *args, **kwargs)
 
     guarded.cosformer_guard = True  # pyright: ignore
@@ -41,17 +41,22 @@ def guard_stock_models() -> None:
     PreTrainedConfig.cosformer_max_len = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _check_model(model: PreTrainedModel) -> None:
+def _check_model(model: PreTrainedModel, attention: str) -> None:
     kind = model.config.model_type
     if kind in _WITHOUT_ATTENTION:
         raise ValueError(
-            f"attn_implementation='cosformer': {type(model).__name__} has no attention to replace; {WORKING}"
+            f"attn_implementation={attention!r}: {type(model).__name__} has no attention to replace; {WORKING}"
         )
     stock = next(c for c in type(model).__mro__ if c.__module__.startswith("transformers."))
     if not stock._can_set_attn_implementation():
         raise ValueError(
-            f"attn_implementation='cosformer': the attention of {type(model).__name__} does not go through "
+            f"attn_implementation={attention!r}: the attention of {type(model).__name__} does not go through "
             f"transformers' attention interface, so it cannot be replaced; {WORKING}"
+        )
+    config: Any = model.config
+    if attention == MULTISCALE and (config.is_encoder_decoder or getattr(config, "add_cross_attention", False)):
+        raise ValueError(
+            f"attn_implementation={attention!r}: {type(model).__name__} crosses two sequences; {NO_CROSS_ATTENTION}"
         )
     if not any(hook is _find_packing for hook in model._forward_pre_hooks.values()):
         model.register_forward_pre_hook(_find_packing, with_kwargs=True)
@@ -59,7 +64,7 @@ def _check_model(model: PreTrainedModel) -> None:
 
 def _find_packing(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pass packed sequences to every layer as ``cu_seq_lens_q``, in whichever form the caller described them."""
-    if model.config._attn_implementation != NAME:
+    if model.config._attn_implementation not in (NAME, MULTISCALE):
         return None
     names = list(inspect.signature(model.forward).parameters)
     given = dict(zip(names, args, strict=False)) | kwargs

@@ -97,8 +97,10 @@ def paired_difference(mine: list[float], others: list[float]) -> tuple[float, fl
 
 def cache_megabytes(model: Any, tokens: int) -> float:
     """The state size after ``tokens`` tokens of one sequence, computed from the size after one token."""
-    keeps_states = isinstance(model.config, CosformerConfig) or getattr(model.config, "learned", None)
-    cache: Any = StateCache() if keeps_states else DynamicCache()
+    if isinstance(model.config, CosformerConfig):
+        cache: Any = StateCache(model.config.num_hidden_layers)
+    else:
+        cache = StateCache() if getattr(model.config, "learned", None) else DynamicCache()
     with torch.no_grad():
         model.base_model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache)
     total = 0

@@ -32,13 +32,14 @@ class StateLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """For stock models under ``attn_implementation="cosformer"``: hands this layer on with the new keys.
+        """For stock models that run one of our attentions: hands this layer on with the new keys.
 
         The attention function finds it there, attends to state and keys, and stores the next state.
         """
         if self.pending:
             raise ValueError(
                 "a StateCache needs an attention that keeps states; load the model with attn_implementation='cosformer'"
+                " or 'multiscale'"
             )
         self.is_initialized = self.pending = True
         key_states.cosformer_layer = self  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,6 +1,7 @@
 """The public operators: cosFormer attention and its family, in every form, with every mistake of the caller named."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -107,17 +108,8 @@ def cosformer_attention(
     """
     if group is not None:
         rest = {"q_offset": q_offset, "align": align != "absolute", "state": state, "return_state": return_state}
-
-        def cosine() -> AttentionSpec:
-            if max_len is None:
-                raise ValueError(
-                    "group given without max_len: a shard does not know the length of the whole; pass max_len"
-                )
-            check_whole("max_len", max_len, 1)
-            return AttentionSpec.cosine(max_len, causal=causal, eps=check_eps(eps, v.dtype))
-
         facts = {"causal": causal, "max_len": max_len, "eps": eps, "cu_seqlens": cu_seqlens, "decay": decay}
-        return _attend_sharded(q, k, v, key_mask, cosine, backend, group, rest, facts)
+        return _attend_sharded(q, k, v, key_mask, _whole_cosine, backend, group, rest, facts)
     plain = key_mask is None and cu_seqlens is None and q_offset == 0 and align == "absolute" and backend == "auto"
     if plain and causal and return_state and state is not None:
         found = try_one_token(q, k, v, state, max_len, decay, eps)
@@ -206,13 +198,12 @@ def linear_attention(
     check_normaliser(normaliser)
     if group is not None:
         rest = {"state": state, "return_state": return_state}
-
-        def features() -> AttentionSpec:
-            return AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=check_eps(eps, v.dtype))
-
         facts = {"causal": causal, "max_len": 0, "eps": eps, "cu_seqlens": cu_seqlens, "decay": decay}
-        return _attend_sharded(fq, fk, v, key_mask, features, backend, group, rest, facts)
+        make_spec = partial(_whole_features, relu, normaliser)
+        return _attend_sharded(fq, fk, v, key_mask, make_spec, backend, group, rest, facts)
     check_tensors(fq, fk, v, key_mask)
+    if autocast_enabled(fq.device) and not fq.dtype == fk.dtype == v.dtype:
+        fq, fk, v = _cast_for_autocast(fq, fk, v)
     if cu_seqlens is not None:
         _check_packing(fq, fk, cu_seqlens, key_mask=key_mask, state=state, return_state=return_state)
         if not (torch.compiler.is_compiling() or cu_seqlens.is_meta):
@@ -234,20 +225,20 @@ def _attend_sharded(
     k: Tensor,
     v: Tensor,
     key_mask: Tensor | None,
-    make_spec: Callable[[], AttentionSpec],
+    make_spec: Callable[..., AttentionSpec],
     backend: str,
     group: Any,
     rest: dict[str, Any],
     facts: dict[str, Any],
 ) -> Tensor:
     """A rank's rows of a sharded sequence. ``rest``: the options that do not go with a group; ``facts``: those that all
-    ranks must have alike, causal, max_len, eps, cu_seqlens and decay."""
+    ranks must have alike, causal, max_len, eps, cu_seqlens and decay, of which ``make_spec`` takes the first three."""
     from cosformer.ops import parallel  # torch.distributed is loaded by those who use it
 
     def check() -> Call:
         if names := _given(**rest):
             raise ValueError(f"group shards a whole sequence and does not go with {', '.join(names)}")
-        spec = make_spec()
+        spec = make_spec(facts["causal"], facts["max_len"], check_eps(facts["eps"], v.dtype))
         check_tensors(q, k, v, key_mask)
         rates = _check_decay(q, k, facts["decay"], None, facts["causal"])
         check_backend(backend, q, k, v)
@@ -258,6 +249,17 @@ def _attend_sharded(
 
     shards, call = parallel.agree(group, check, q, k, v, **facts)
     return parallel.attend_shards(call, shards, max_len=call.spec.k_len, backend=backend)
+
+
+def _whole_cosine(causal: bool, max_len: int | None, eps: float) -> AttentionSpec:
+    if max_len is None:
+        raise ValueError("group given without max_len: a shard does not know the length of the whole; pass max_len")
+    check_whole("max_len", max_len, 1)
+    return AttentionSpec.cosine(max_len, causal=causal, eps=eps)
+
+
+def _whole_features(relu: bool, normaliser: str, causal: bool, _: int, eps: float) -> AttentionSpec:
+    return AttentionSpec.features(causal=causal, relu=relu, normaliser=normaliser, eps=eps)
 
 
 def _check_decay(

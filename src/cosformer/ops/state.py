@@ -25,6 +25,12 @@ class LinearState:
     max_len: int
     decay: Tensor | None = None
 
+    def __init__(self, kv: Tensor, z: Tensor, position: Tensor, max_len: int, decay: Tensor | None = None) -> None:
+        # what a frozen dataclass would do takes three times as long, and every generated token makes a state per layer
+        fields = self.__dict__
+        fields["kv"], fields["z"], fields["position"] = kv, z, position
+        fields["max_len"], fields["decay"] = max_len, decay
+
     @property
     def seen(self) -> int:
         """How many tokens this state has taken in (masked ones count: positions are as they stand in the tensor)."""

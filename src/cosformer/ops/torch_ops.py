@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cosformer.ops import two_sided
 from cosformer.ops.backends import KERNELS
@@ -62,7 +61,7 @@ def every_call_is_observed() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch._C._is_tracing()
-        or _get_current_dispatch_mode() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )

@@ -33,7 +33,7 @@ def lm(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
     train = _train(_steps(passes * summary.tokens / length, batch), batch, 1e-3 if start else 3e-3)
     model = _sized("adaptive_lm", summary.tokens, _DECODER, start)
     data = dataclasses.replace(data, length=length, eval_rows=data.eval_rows or 256)
-    return Experiment("lm", "lm", data, model, train, start, _note(summary, train, length))
+    return Experiment("lm", "lm", data, model, train, start, _note(summary))
 
 
 def mlm(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
@@ -44,7 +44,7 @@ def mlm(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
     train = _train(_steps(passes * summary.tokens / length, batch), batch, 1e-3 if start else 3e-3)
     model = _sized("roberta_base", summary.tokens, _ENCODER, start)
     data = dataclasses.replace(data, length=length, eval_rows=data.eval_rows or 1_000)
-    return Experiment("mlm", "mlm", data, model, train, start, _note(summary, train, length))
+    return Experiment("mlm", "mlm", data, model, train, start, _note(summary))
 
 
 def classify(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
@@ -58,7 +58,7 @@ def classify(summary: Summary, data: DataConfig, start: str | None) -> Experimen
     encoder = _ENCODER | {"pooling": "mean"} | (_OF_READINGS if data.name == "series" else {})
     model = _sized("roberta_base", summary.tokens, encoder, start, dropout=0.1)
     task = _TASKS[str(data.options.get("target", "class"))]
-    return Experiment("classify", task, data, model, train, start, _note(summary, train, length))
+    return Experiment("classify", task, data, model, train, start, _note(summary))
 
 
 _TASKS = {"class": "classify", "classes": "multilabel", "number": "regress", "tags": "tag", "text": "seq2seq"}
@@ -96,7 +96,7 @@ def forecast(summary: Summary, data: DataConfig, start: str | None) -> Experimen
     train = _train(_steps(20 * summary.tokens / length, batch), batch, 3e-4 if start else 1e-3)
     model = _sized("adaptive_lm", summary.tokens, _DECODER | _OF_READINGS, start)
     data = dataclasses.replace(data, length=length, eval_rows=data.eval_rows or 1_000)
-    return Experiment("forecast", "forecast", data, model, train, start, _note(summary, train, length))
+    return Experiment("forecast", "forecast", data, model, train, start, _note(summary))
 
 
 # name -> (data set of its files, the options that make it what it is, recipe)
@@ -159,8 +159,5 @@ def _power_of_two(value: float, *, least: int, most: int) -> int:
     return min(most, max(least, 1 << max(0, int(value).bit_length() - 1)))
 
 
-def _note(summary: Summary, train: TrainConfig, length: int) -> str:
-    return (
-        f"Own data: {summary.rows['train']:,} training rows, {summary.tokens:,} tokens; rows of up to {length:,} "
-        f"tokens, {train.steps:,} updates of {train.batch} rows."
-    )
+def _note(summary: Summary) -> str:
+    return f"Own data: {summary.rows['train']:,} training rows, {summary.tokens:,} tokens."

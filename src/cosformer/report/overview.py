@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cosformer.experiment import Experiment
@@ -23,6 +24,7 @@ __all__ = [
     "setups",
     "shown",
     "status",
+    "without_folder",
 ]
 
 # settings that change how a run is done and recorded, not what comes out of it
@@ -77,6 +79,8 @@ _METRICS = {
     "word_perplexity": Metric("word_perplexity", "perplexity of a word", 2),
     "bits_per_byte": Metric("bits_per_byte", "bits per byte", 3),
     "loss": Metric("loss", "nats of loss", 3),
+    "mae": Metric("mae", "mean absolute error", 3),
+    "f1": Metric("f1", "F1", 3, True),
 }
 
 
@@ -106,7 +110,7 @@ def metric_of(run: Run) -> Metric | None:
         return _METRICS["word_perplexity"]
     if "bits_per_byte" not in scores and is_sensible(scores.get("word_perplexity", math.inf)):
         return _METRICS["word_perplexity"]
-    return next((_METRICS[name] for name in ("accuracy", "bits_per_byte", "loss") if name in scores), None)
+    return next((_METRICS[name] for name in ("accuracy", "bits_per_byte", "loss", "mae", "f1") if name in scores), None)
 
 
 def score_of(run: Run, metric: Metric) -> float | None:
@@ -196,7 +200,12 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(without_folder(value))
+
+
+def without_folder(value: Any) -> Any:
+    """``value``, or the last part of an absolute path: a report is read on other machines, by other people."""
+    return Path(value).name if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
 
 
 def _known(run: Run) -> dict[str, Any]:

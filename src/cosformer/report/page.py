@@ -2,12 +2,14 @@
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cosformer import machine
 from cosformer._version import __version__
 from cosformer.extras import MissingExtra
 from cosformer.json_files import read_object
@@ -324,10 +326,10 @@ def _broken_row(run: Run) -> list[str]:
 def _whole(run: Run) -> dict[str, Any]:
     """The command, where it lies, the scores and every setting."""
     own = overview.settings(run.experiment) if run.experiment else {}
-    where = [str(run.path or ""), f"commit {run.commit}" if run.commit else "", run.date or ""]
+    where = [overview.without_folder(str(run.path or "")), f"commit {run.commit}" if run.commit else "", run.date or ""]
     return {
         "title": f"{run.name}: {run.recipe}, {run.attention}, seed {run.seed}",
-        "command": run.command,
+        "command": machine.without_folders(shlex.split(run.command)),
         "notes": [
             *filter(
                 None, [", ".join(filter(None, where)), f"{marked(run)}: {run.reason}" if run.reason else "", run.note]
@@ -336,7 +338,11 @@ def _whole(run: Run) -> dict[str, Any]:
         "scores": [
             [f"{split}, {name}", f"{x:.5g}"] for split, found in run.scores.items() for name, x in found.items()
         ],
-        "settings": [[x, json.dumps(own[x], ensure_ascii=False)] for x in own if x not in ("note", "recipe")],
+        "settings": [
+            [x, json.dumps(overview.without_folder(own[x]), ensure_ascii=False)]
+            for x in own
+            if x not in ("note", "recipe")
+        ],
     }
 
 

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.native import memory
-from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, TOKEN, find, loaded
+from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
 from cosformer.ops.spec import AttentionSpec, Call
 
-__all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "token", "why_not"]
+__all__ = ["DTYPES", "available", "backward", "dense", "describe", "fits_dense", "forward", "step", "why_not"]
 
 _SHORT = 96  # longest N and S of `dense`
 _TOO_FAST = 2  # what its entry returns for rates that decay too fast for so many rows
-_FULL = 3  # what `token`'s entry returns for a state that has seen max_len tokens
 # what the kernels write sums to, whatever the process has set as its defaults
 _SUMS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
@@ -75,7 +74,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     den = torch.empty((b, h, n), **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
     kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
-    _check(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)))
+    check_status(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)))
     return out, den, kv_next, z_next
 
 
@@ -116,7 +115,9 @@ def backward(
     ]
     work = torch.empty_like(den)
     more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    _check(library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p, more)))
+    check_status(
+        library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p, more))
+    )
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
@@ -139,7 +140,7 @@ def dense(call: Call) -> Tensor:
     status = loaded().dense(_call(q, k, v, None, None, key_mask, None, decay, out, None, None, None, p))
     if status == _TOO_FAST:
         return forward(call)[0]
-    _check(status)
+    check_status(status)
     return out
 
 
@@ -156,53 +157,13 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     if kv is None or z is None:
         kv_next, z_next = torch.empty((b, hk, features, e), **_SUMS), torch.empty((b, hk, features), **_SUMS)
     else:
-        kv_next, z_next = _next_state(kv), torch.empty_like(z)
+        kv_next, z_next = memory.empty_state_like(kv), torch.empty_like(z)
     key_mask = None if key_mask is None else key_mask.contiguous()
-    _check(library.step(_call(q, k, v, kv, z, key_mask, None, decay, out, None, kv_next, z_next, p)))
+    check_status(library.step(_call(q, k, v, kv, z, key_mask, None, decay, out, None, kv_next, z_next, p)))
     return out, kv_next, z_next
 
 
-def token(
-    sizes: tuple[int, int, int, int, int],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv: Tensor,
-    z: Tensor,
-    position: Tensor,
-    decay: Tensor | None,
-    max_len: int,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """:func:`step` of a causal cosFormer call: ``out`` and the new ``kv``, ``z`` and position; None if the state is
-    full.
-
-    ``sizes``: B, H, Hk, D, E. Generation repeats this call, so its record is short, and C reads and writes the
-    position.
-    """
-    b, h, _, d, e = sizes
-    q, k, v, kv, z = q.contiguous(), k.contiguous(), v.contiguous(), kv.contiguous(), z.contiguous()
-    out = torch.empty_like(q) if d == e else q.new_empty((b, h, 1, e))
-    kv_next, z_next, position_next = _next_state(kv), torch.empty_like(z), torch.empty_like(position)
-    # fmt: off
-    status = loaded().token(TOKEN.pack(
-        *sizes, DTYPES[q.dtype], max_len, torch.get_num_threads(), eps, q.data_ptr(), k.data_ptr(), v.data_ptr(),
-        kv.data_ptr(), z.data_ptr(), 0 if decay is None else decay.data_ptr(), position.data_ptr(),
-        out.data_ptr(), kv_next.data_ptr(), z_next.data_ptr(), position_next.data_ptr(),
-    ))
-    # fmt: on
-    if status == _FULL:
-        return None
-    _check(status)
-    return out, kv_next, z_next, position_next
-
-
-def _next_state(kv: Tensor) -> Tensor:
-    # below two megabytes the C library's heap gives memory in less time than our table
-    return memory.empty_like(kv) if kv.nbytes >= memory.HUGE_PAGE else torch.empty_like(kv)
-
-
-def _check(status: int) -> None:
+def check_status(status: int) -> None:
     """Raise for what an entry of the library returned, unless it is 0."""
     if status:
         raise MemoryError("the native kernels could not allocate their scratch memory")

@@ -35,6 +35,7 @@ CALL, TOKEN = _record(MEMBERS), _record(TOKEN_MEMBERS)
 #: builds of the kernels, the widest first; the variable names one of them for tests and support
 INSTRUCTION_SETS = ("avx512", "avx2", "generic")
 INSTRUCTION_SET = "COSFORMER_INSTRUCTION_SET"
+TOKEN_STATE_IS_FULL = 3  # what `token` returns for a state that has seen max_len tokens
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 NORMALISERS = {"clamp": 0, "add": 1, "signed": 2, "none": 3}
 

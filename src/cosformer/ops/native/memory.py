@@ -41,6 +41,11 @@ def empty_like(x: Tensor) -> Tensor:
     return _new(x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
 
 
+def empty_state_like(x: Tensor) -> Tensor:
+    """:func:`empty_like` for one token's call: the C library's heap gives less than two megabytes faster than this."""
+    return torch.empty_like(x) if x.nbytes < HUGE_PAGE else empty_like(x)
+
+
 def release() -> None:
     """Release cached storage that nobody holds, and the kernels' scratch memory."""
     _remembered.clear()
