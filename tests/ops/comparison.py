@@ -21,6 +21,8 @@ WHAT = {
     "packed masked": {"packed": True, "masked": True},
     "last queries": {"lead": 70, "masked": True, "with_state": True},
 }
+# normalisers and their eps: beside the usual one, one above some row sums and below others
+NORMALISERS = [("add", 1e-6), ("signed", 1e-6), ("none", 1e-6), ("clamp", 150.0), ("signed", 150.0)]
 NOTHING = {"masked": False, "packed": False, "with_state": False}
 COMBINATIONS = [
     case for case in product(FORMS, WHAT, (False, True), (False, True)) if case[:2] != ("full", "last queries")
@@ -38,7 +40,7 @@ def rates(heads, channels):
 
 @cache
 def problem(*, relu, angles, masked, packed, with_state, lead=0, decays=True, causal=True, dtype=torch.float32,
-            normaliser="clamp", sizes=(1, 4, 2, 130, 12, 10)):  # fmt: skip
+            normaliser="clamp", eps=1e-6, sizes=(1, 4, 2, 130, 12, 10)):  # fmt: skip
     """A random call, gradients of its output and state, and what the definition makes of both, named by NAMES."""
     b, h, hk, n, d, e = sizes
     generator = torch.Generator().manual_seed(n + d)
@@ -56,13 +58,13 @@ def problem(*, relu, angles, masked, packed, with_state, lead=0, decays=True, ca
     cu = torch.tensor(BOUNDS) if packed else None
     decay = rates(hk, d).to(sums) if decays else None
     first, length = (60 if with_state else 0), (s + 70 if angles else 0)
-    spec = AttentionSpec(relu, causal, first + lead, first, length, length, normaliser, 1e-6)
+    spec = AttentionSpec(relu, causal, first + lead, first, length, length, normaliser, eps)
     call = Call(q, k, v, *(state or (None, None)), mask, cu, decay, spec)
 
     leaves = [x.double().clone().requires_grad_() for x in (q, k, v, *state)]
     exact = attend_pairs(
         *leaves[:3], causal=causal, relu=relu, length=length, first=first, key_mask=mask, cu_seqlens=cu, decay=decay,
-        state=leaves[3:] or None, normaliser=normaliser,
+        state=leaves[3:] or None, normaliser=normaliser, eps=eps,
     )  # fmt: skip
     parts = exact[:1] if packed else (exact[0], *exact[2:])  # packed sequences leave no state
     grads = [torch.randn(x.shape, generator=generator).to(sums) for x in parts]

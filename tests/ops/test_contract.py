@@ -11,7 +11,7 @@ import torch
 
 from cosformer.ops import dispatch, native, plain
 from cosformer.ops.spec import AttentionSpec, Call
-from ops.comparison import COMBINATIONS, FORMS, NOTHING, WHAT, compare, rates, within
+from ops.comparison import COMBINATIONS, FORMS, NORMALISERS, NOTHING, WHAT, compare, rates, within
 from ops.definition import attend_pairs
 
 CONTRACT = pytest.mark.parametrize(("form", "what", "relu", "angles"), COMBINATIONS)
@@ -61,9 +61,9 @@ def test_plain(short_chunks, form, what, relu, angles):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("normaliser", ["add", "signed", "none"])
-def test_plain_with_other_normalisers(short_chunks, form, normaliser):
-    options = EVERYTHING | {"normaliser": normaliser, "dtype": torch.float64}
+@pytest.mark.parametrize(("normaliser", "eps"), NORMALISERS)
+def test_plain_with_other_normalisers(short_chunks, form, normaliser, eps):
+    options = EVERYTHING | {"normaliser": normaliser, "eps": eps, "dtype": torch.float64}
     within(compare(plain, **options, **FORMS[form]), 1e-12)
 
 
@@ -92,6 +92,15 @@ KINDS += [(torch.bfloat16, 8e-3, sizes) for sizes in (SINGLE[0], SINGLE[3])]
 def test_native_by_widths_and_dtypes(in_nan, form, what, dtype, limit, sizes):
     options = NOTHING | WHAT[what] | FORMS[form]
     within(compare(native, relu=True, angles=True, dtype=dtype, sizes=sizes, place=in_nan, **options), limit)
+
+
+@needs_native
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("normaliser", "eps"), NORMALISERS)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-6), (torch.bfloat16, 8e-3)])
+def test_native_with_other_normalisers(in_nan, form, normaliser, eps, dtype, limit):
+    options = EVERYTHING | {"normaliser": normaliser, "eps": eps, "dtype": dtype, "place": in_nan}
+    within(compare(native, **options, **FORMS[form]), limit)
 
 
 @needs_native

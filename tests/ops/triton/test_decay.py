@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cosformer.ops.spec import AttentionSpec, Call
-from ops.comparison import compare, rates, within
+from ops.comparison import NORMALISERS, compare, rates, within
 from ops.definition import attend_pairs
 
 EVERYTHING = {"relu": True, "angles": True, "masked": True, "packed": False, "with_state": True}
@@ -18,9 +18,13 @@ def test_low_precision(small, watch, in_nan, dtype, limit):
     within(compare(small, **EVERYTHING, dtype=dtype, place=in_nan), limit)
 
 
-@pytest.mark.parametrize("normaliser", ["none", *(pytest.param(n, marks=pytest.mark.slow) for n in ("add", "signed"))])
-def test_normalisers(small, normaliser):
-    within(compare(small, **EVERYTHING, normaliser=normaliser), 2e-6)
+QUICK = [("none", 1e-6), ("clamp", 150.0), ("signed", 150.0)]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in NORMALISERS if case not in QUICK]
+
+
+@pytest.mark.parametrize(("normaliser", "eps"), QUICK + SLOW)
+def test_normalisers(small, normaliser, eps):
+    within(compare(small, **EVERYTHING, normaliser=normaliser, eps=eps), 2e-6)
 
 
 @pytest.mark.slow
