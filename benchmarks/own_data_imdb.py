@@ -263,8 +263,8 @@ def block(results: dict[str, Any]) -> str:
         f"Measured with `{results['command']}` on {results['date']}, commit {results['commit']}: {about['cpu']} "
         f"({about['instructions']}), {about['threads']} of {about['cores']} cores, torch {about['torch']}. ± is one "
         f"standard error. Memory is the peak of the process, its evaluation included. {timing}",
-        f"*Linearized*: the command `linearize` trained the maps on {TRANSFER_TOKENS:,} tokens of the training reviews, "
-        f"without their labels, in {transfer:.0f} s, before the fine-tuning.",
+        f"*Linearized*: the command `linearize` trained the maps on {TRANSFER_TOKENS:,} tokens of the training "
+        f"reviews, without their labels, in {transfer:.0f} s, before the fine-tuning.",
     ]
     return "\n\n".join(parts)
 
