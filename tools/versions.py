@@ -30,11 +30,15 @@ MARKS = "<!-- versions:start -->\n", "\n<!-- versions:end -->"
 OPERATOR = ("tests/ops", "tests/nn")
 ATTENTIONS = ("tests/attention",)
 MODELS = ("tests/models", "tests/hf")
-#: what tests the machine rather than torch: processes, threads, random calls, and Triton's interpreter
+#: what tests the machine or the kernels' C rather than torch: processes, threads, random calls, Triton's interpreter,
+#: and the slowest tests of the kernels; the beginnings of what pytest calls them
 EXCLUDED = (
     "tests/ops/test_parallel.py",
     "tests/ops/test_threads.py",
     "tests/ops/test_fuzz.py",
+    "tests/ops/test_properties.py",
+    "tests/ops/test_native.py::test_decay",
+    "tests/ops/test_native.py::test_sizes_of_heads",
     "tests/ops/triton",
     "tests/attention/test_sharded.py",
     "tests/models/test_sharding.py",
@@ -116,13 +120,13 @@ def run(name: str, line: Line, wheel: Path, folder: Path, records: Path, state: 
         return True
     home = folder / name
     python = home / "bin" / "python"
-    call(interpreter, "-m", "venv", home)
+    uv = shutil.which("uv")  # unpacks what several environments share once
+    call(interpreter, "-m", "venv", *(["--without-pip"] if uv else []), home)
     packages = [f"torch=={line.torch}", f"transformers=={line.transformers}", f"numpy=={line.numpy}", *TOOLS]
     if set(MODELS) <= set(line.tests):
         packages += EXTRAS
     pins = ["-c", ROOT / "constraints-oldest.txt"] if name == "oldest" else []
-    # uv unpacks what several environments share once
-    installer = ["uv", "pip", "install", "--python", python] if shutil.which("uv") else [python, "-m", "pip", "install"]
+    installer = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
     start = time.monotonic()
     call(*installer, "--quiet", *pins, wheel, *packages)
     installed = time.monotonic()
@@ -130,7 +134,7 @@ def run(name: str, line: Line, wheel: Path, folder: Path, records: Path, state: 
     native = bool(re.search(r"^ *float32 .*native from", checked.stdout, re.MULTILINE))
     settings = ["-q", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-m", "not slow"]
     settings += ["--tb=short", "-rfE", "--durations=25", "--timeout=3600"]
-    settings += [f"--ignore={path}" for path in EXCLUDED]
+    settings += [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in EXCLUDED]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     words = [python, "-m", "pytest", *settings, *line.tests]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment)
