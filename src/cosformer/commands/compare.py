@@ -7,13 +7,12 @@ from typing import Any
 
 from cosformer.commands import model_folder
 from cosformer.extras import require
-from cosformer.json_files import read_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("models", metavar="MODEL", nargs="*", help="runs, saved models or Hugging Face names, the original first")
-    add("--text", metavar="FILE", type=Path, nargs="+", help="text to measure on (.xz is unpacked)")
+    add("models", metavar="MODEL", nargs="+", help="runs, saved models or Hugging Face names, the original first")
+    add("--text", metavar="FILE", type=Path, nargs="+", required=True, help="text to measure on (.xz is unpacked)")
     add("--tokens", type=int, default=32_768, help="language models: number of tokens to measure on (default: 32768)")
     add("--skip", type=int, default=0, help="language models: number of tokens to skip first (default: 0)")
     add("--contexts", type=int, nargs="+", help="language models: row lengths (default: 1024 8192)")
@@ -36,15 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--length", type=int, default=128, help="encoders: maximum number of tokens per line (default: 128)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
     add("--json", metavar="FILE", type=Path, help="append a line for each model")
-    add("--read", metavar="FILE", type=Path, help="show the lines of results in FILE, measure nothing")
-    add("--into", metavar="FILE", type=Path, help="with --read: put the tables between FILE's 'linearized' markers")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.read:
-        return _show(args.read, args.into)
-    if args.into or not args.models or not args.text:
-        raise ValueError("give models and --text to measure; --into goes with --read")
     models = [model_folder(model) for model in args.models]
     require("hf", "transformers")
     from cosformer.linearize.compare import compare_models
@@ -78,18 +71,3 @@ def _describe(found: dict[str, Any]) -> str:
     if "text" in found:
         lines.append(f"  continuation: {found['text']['goes on']!r}")
     return "\n".join(lines)
-
-
-def _show(results: Path, into: Path | None) -> int:
-    from cosformer.report.linearized import linearized_tables
-    from cosformer.report.table import insert_into
-
-    lines, problems = read_lines(results)
-    if problems:
-        raise ValueError(problems[0])
-    block = linearized_tables([line for _, line in lines])
-    if into:
-        insert_into(into, "linearized", block)
-    else:
-        print(block)
-    return 0

@@ -1,10 +1,16 @@
-"""The tables of ``docs/linearized.md``, from the results of ``benchmarks/linearize_real.py``."""
+"""The tables of docs/linearized.md, from the results of benchmarks/linearize_real.py.
+
+python -m benchmarks.linearized_tables docs/results/linearize.jsonl docs/linearized.md
+"""
 
 import itertools
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from cosformer.report.table import Table
+from cosformer.json_files import read_lines
+from cosformer.report.table import Table, insert_into
 from cosformer.runs import NOT_RUN
 
 Line = dict[str, Any]
@@ -102,3 +108,15 @@ def _name(line: Line) -> str:
         f"{settings[f'{stage}_tokens']:,} tokens" for stage in ("transfer", "repair") if settings.get(f"{stage}_tokens")
     ]
     return f"{line['name']} ({', '.join(spent)})" if spent else line["name"]
+
+
+def main(results: Path, page: Path) -> None:
+    """Write the tables between the page's 'linearized' markers."""
+    lines, problems = read_lines(results)
+    if problems:
+        raise ValueError(problems[0])
+    insert_into(page, "linearized", linearized_tables([line for _, line in lines]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
