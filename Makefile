@@ -101,7 +101,7 @@ docs: install
 model: install
 	test -f runs/lm-stdlib/experiment.json || $(BIN)/cosformer train lm-stdlib --run runs/lm-stdlib
 	$(BIN)/cosformer resume runs/lm-stdlib
-	$(BIN)/python -m cosformer.train.export runs/lm-stdlib src/cosformer/shipped/lm-stdlib
+	$(BIN)/python -m tools.ship_model runs/lm-stdlib src/cosformer/shipped/lm-stdlib
 
 # docs/images, from the committed results and the formulas; docs/attention/matrices.png, from the attentions
 pictures: install

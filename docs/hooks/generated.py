@@ -11,9 +11,9 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from cosformer.bench import gpu
 from cosformer.cli import COMMANDS, build_parser
 from cosformer.recipes import RECIPES, recipe
+from tools import gpu_predictions
 from tools import triton_resources as resources
 
 STUDY = Path(__file__).parents[2] / "studies" / "cosformer2022"
@@ -75,6 +75,6 @@ def block(parser: argparse.ArgumentParser) -> str:
 MADE = {
     "<!-- commands -->": command_pages,
     "<!-- recipes -->": recipe_table,
-    "<!-- roofline -->": gpu.predictions,
+    "<!-- roofline -->": gpu_predictions.predictions,
     "<!-- triton resources -->": lambda: resources.markdown(Path("docs/how-to/gpu_kernels.json")),
 }

@@ -14,6 +14,7 @@ from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.ops import native as kernels
 from cosformer.report.measurements import read_results
+from tools import gpu_predictions
 
 # --- data
 
@@ -122,11 +123,12 @@ def test_a_device_that_is_not_there_is_named(capsys):
 def test_predictions_grow_as_they_must():
     one, two = gpu.work(4096, 64), gpu.work(8192, 64)
     assert two.operations == 2 * one.operations and two.bytes == 2 * one.bytes
-    a100 = gpu.GPUS["A100"]
-    n = gpu.crossover(a100, 64)
-    assert gpu.work(n, 64).seconds(a100) < gpu.softmax_seconds(a100, n, 64)
-    assert gpu.work(n - 64, 64).seconds(a100) >= gpu.softmax_seconds(a100, n - 64, 64)
-    assert gpu.predictions().count("\n| ") == 1 + 5 * sum(len(each.softmax) for each in gpu.GPUS.values())
+    a100 = gpu_predictions.GPUS["A100"]
+    n = gpu_predictions.crossover(a100, 64)
+    assert gpu_predictions.seconds(a100, n, 64) < gpu_predictions.softmax_seconds(a100, n, 64)
+    assert gpu_predictions.seconds(a100, n - 64, 64) >= gpu_predictions.softmax_seconds(a100, n - 64, 64)
+    rows = 5 * sum(len(each.softmax) for each in gpu_predictions.GPUS.values())
+    assert gpu_predictions.predictions().count("\n| ") == 1 + rows
 
 
 # --- native: a figure is what the times make it

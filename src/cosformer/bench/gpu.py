@@ -1,8 +1,7 @@
 """``cosformer bench attention --device cuda``: the operator on a GPU against torch's own attention.
 
 Times by the device's own events, peak memory by its allocator, bytes and operations a second beside what the device can
-do, and the length from which on cosFormer is faster. :func:`predictions`, for docs/how-to/gpu.md: what the Triton
-kernels can take at the least, from bytes and operations; not run.
+do, and the length from which on cosFormer is faster.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,6 @@ from cosformer.bench.steps import peak
 from cosformer.ops.backends import available_backends
 from cosformer.ops.triton.plan import SIZES, padded, segment_length
 from cosformer.report.measurements import Measurement
-from cosformer.report.table import Table
 
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 QUICK = {"lengths": (1_024, 4_096, 16_384), "repeats": 3}
@@ -152,74 +150,17 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# --- predictions: figures of the vendors for bfloat16; of softmax attention what FlashAttention's authors report for
-# forward passes. Nothing of it was measured by us.
-
-BYTES = 2  # bfloat16
-LAUNCH = 4e-6  # seconds a kernel takes to start
-LAUNCHES = 3
-# shares of the peaks that kernels of this kind reach elsewhere: an assumption
-OF_BANDWIDTH, OF_PRODUCTS = 0.7, 0.35
-
-
-class Gpu(NamedTuple):
-    products: float  # operations a second in bfloat16 products
-    bandwidth: float  # bytes a second
-    softmax: dict[int, float]  # operations a second that FlashAttention reaches, by channels, causal forward
-
-
-GPUS = {
-    "A100": Gpu(312e12, 1.94e12, {64: 175e12, 128: 205e12}),
-    "H100": Gpu(989e12, 3.35e12, {64: 300e12, 128: 350e12}),
-}
-
-
 class Work(NamedTuple):
     operations: float
     bytes: float
 
-    def seconds(self, gpu: Gpu) -> float:
-        """The slower of memory and products, and the launches."""
-        memory, products = self.bytes / (OF_BANDWIDTH * gpu.bandwidth), self.operations / (OF_PRODUCTS * gpu.products)
-        return max(memory, products) + LAUNCHES * LAUNCH
-
 
 def work(n: int, d: int) -> Work:
-    """A causal forward pass over one sequence with D = E: sums over segments, running sums, rows."""
+    """A causal forward pass in bfloat16 over one sequence with D = E: sums over segments, running sums, rows."""
     segment, rows = segment_length(padded(d)), SIZES["attend_rows"]["bf16", padded(d)].rows
     positions = HEADS * n
     state = positions / segment * 2 * d * d  # numbers in the sums of all segments
     # forming and reading the state, and half a segment of pairs for each row
     operations = positions * (4 * d * d + 4 * d * d + 4 * d * (segment + rows) / 2)
-    # keys and values twice, queries and results once; sums written and read in float32, then written and read in
-    # bfloat16
-    moved = positions * 6 * d * BYTES + state * (4 + 4 + BYTES + BYTES)
-    return Work(operations, moved)
-
-
-def softmax_seconds(gpu: Gpu, n: int, d: int) -> float:
-    """FlashAttention, causal, forward."""
-    return 4 * HEADS * n * n * d / 2 / gpu.softmax[d] + LAUNCH
-
-
-def crossover(gpu: Gpu, d: int) -> int:
-    """The least multiple of 64 tokens at which the predicted time is below softmax attention's."""
-    n = 64
-    while work(n, d).seconds(gpu) >= softmax_seconds(gpu, n, d):
-        n += 64
-    return n
-
-
-def predictions() -> str:
-    """The table of the how-to page, in Markdown."""
-    rows = []
-    for name, gpu in GPUS.items():
-        for d in gpu.softmax:
-            for n in (4_096, 8_192, 16_384, 32_768, 65_536):
-                w = work(n, d)
-                times = [f"{1e3 * x:.3f}" for x in (w.seconds(gpu), softmax_seconds(gpu, n, d))]
-                rows.append([name, f"{d}", f"{n:,}", f"{w.operations / 1e9:.1f}", f"{w.bytes / 1e6:.0f}", *times])
-    header = ["GPU", "channels", "tokens", "GFLOP", "MB", "cosFormer, ms", "FlashAttention, ms"]
-    found = [f"{name}, {d} channels: {crossover(gpu, d):,}" for name, gpu in GPUS.items() for d in gpu.softmax]
-    said = f"Predicted crossover in tokens, one sequence of {HEADS} heads: {'; '.join(found)}."
-    return f"{Table('', header, rows).markdown}\n\n{said}"
+    # keys and values twice, queries and results once; sums written and read in float32, then in bfloat16
+    return Work(operations, positions * 6 * d * 2 + state * (4 + 4 + 2 + 2))

@@ -15,7 +15,7 @@ from cosformer.recipes import recipe
 from cosformer.shipped import STDLIB_MODEL
 from cosformer.train import load_model, train
 from cosformer.train.checkpoints import damage
-from cosformer.train.export import export
+from tools.ship_model import export
 
 LARGEST = 3_000_000  # bytes of everything that is shipped
 

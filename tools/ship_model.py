@@ -1,7 +1,9 @@
 """A finished run made small enough to ship: its last weights in bfloat16, its settings, the scores of just these, and a
 card.
 
-``python -m cosformer.train.export RUN OUT``; OUT can be used as a run's folder wherever the best weights are asked for.
+    python -m tools.ship_model RUN OUT
+
+OUT can be used as a run's folder wherever the best weights are asked for.
 """
 
 import json
