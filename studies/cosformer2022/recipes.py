@@ -6,10 +6,10 @@ gets the best for itself (``rates.py``).
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 from cosformer import register_recipe
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
+from cosformer.recipes.short import short_training, small_model
 
 
 def evidence_pathfinder() -> Experiment:
@@ -21,15 +21,7 @@ def evidence_pathfinder() -> Experiment:
         recipe="evidence-pathfinder",
         task="classify",
         data=DataConfig("pathfinder", options, full_test=True),
-        model=ModelConfig(
-            "lra_pathfinder",
-            num_hidden_layers=2,
-            hidden_size=64,
-            num_attention_heads=2,
-            intermediate_size=128,
-            hidden_dropout_prob=0.0,
-            fields=fields,
-        ),
+        model=small_model("lra_pathfinder", 2, 64, 2, 128, fields),
         train=_train(steps=1_200, batch=64, lr=1e-3, evaluations=4),
         note="60,000 images of 12x12 pixels, two dashes a line and no other lines; 2 layers of width 64.",
     )
@@ -44,15 +36,7 @@ def evidence_lm() -> Experiment:
         recipe="evidence-lm",
         task="lm",
         data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=128, eval_rows=512, full_test=True),
-        model=ModelConfig(
-            "adaptive_lm",
-            num_hidden_layers=3,
-            hidden_size=128,
-            num_attention_heads=2,
-            intermediate_size=256,
-            hidden_dropout_prob=0.0,
-            fields=fields,
-        ),
+        model=small_model("adaptive_lm", 3, 128, 2, 256, fields),
         train=_train(steps=1_200, batch=16, lr=4e-3, evaluations=4),
         note="Bytes, blocks of 128, 3 layers of width 128, 1,200 updates of 2,048 bytes.",
     )
@@ -85,15 +69,7 @@ def evidence_mlm() -> Experiment:
         recipe="evidence-mlm",
         task="mlm",
         data=DataConfig("wikitext2", {"tokenizer": "bytes"}, length=32, eval_rows=2_000, full_test=True, masked=0.25),
-        model=ModelConfig(
-            "roberta_base",
-            num_hidden_layers=2,
-            hidden_size=128,
-            num_attention_heads=2,
-            intermediate_size=256,
-            hidden_dropout_prob=0.0,
-            fields=_ENCODER,
-        ),
+        model=small_model("roberta_base", 2, 128, 2, 256, _ENCODER),
         train=_train(steps=1_600, batch=64, lr=4e-3, evaluations=4),
         note="Bytes, rows of 32, 2 layers of width 128, pre-norm instead of post-norm, 1,600 updates of 64 rows, a "
         "quarter of the bytes hidden.",
@@ -139,15 +115,7 @@ def evidence_listops() -> Experiment:
         recipe="evidence-listops",
         task="classify",
         data=DataConfig("listops", options, full_test=True),
-        model=ModelConfig(
-            "lra_listops",
-            num_hidden_layers=3,
-            hidden_size=64,
-            num_attention_heads=2,
-            intermediate_size=128,
-            hidden_dropout_prob=0.0,
-            fields=fields,
-        ),
+        model=small_model("lra_listops", 3, 64, 2, 128, fields),
         train=_train(steps=4_000, batch=32, lr=1e-3, evaluations=4),
         note="90,000 trees of 50 to 200 tokens, 3 layers of width 64, 4,000 updates of 32 rows.",
     )
@@ -162,15 +130,7 @@ def _recall(head: int) -> Experiment:
         recipe=f"evidence-recall-{head}",
         task="recall",
         data=DataConfig("recall", {"length": 128, "pairs": 8}, full_test=True),
-        model=ModelConfig(
-            "adaptive_lm",
-            num_hidden_layers=2,
-            hidden_size=64,
-            num_attention_heads=2,
-            intermediate_size=128,
-            hidden_dropout_prob=0.0,
-            fields=fields,
-        ),
+        model=small_model("adaptive_lm", 2, 64, 2, 128, fields),
         train=_train(steps=3_000, batch=64, lr=3e-3, evaluations=6),
         note=f"Multi-query recall of 8 pairs in rows of 128 tokens; 2 layers of width 64, 2 heads of {head}.",
     )
@@ -178,8 +138,7 @@ def _recall(head: int) -> Experiment:
 
 def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
     every = steps // evaluations
-    rhythm: dict[str, Any] = {"eval_every": every, "save_every": every // 4, "log_every": 10, "warmup": steps // 10}
-    return TrainConfig(steps=steps, batch=batch, lr=lr, clip=1.0, keep=1, tracker="none", threads=1, **rhythm)
+    return short_training(steps, batch, lr, every=every, save_every=every // 4, keep=1, tracker="none", threads=1)
 
 
 _M2, _M4 = "max_len, the paper's M, is 2N = 256.", "max_len, the paper's M, is 4N = 512."

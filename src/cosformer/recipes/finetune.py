@@ -30,7 +30,7 @@ def _full(name: str) -> Experiment:
         task="classify",
         data=DataConfig(name, {"tokenizer": "start", "max_length": 512}),
         model=ModelConfig("roberta_base"),
-        train=TrainConfig(steps=steps, batch=32, **adam, warmup=warmup, eval_every=1_000, save_every=1_000),
+        train=TrainConfig(steps=steps, batch=32, **adam, warmup=warmup),
         note="Starts from a run of mlm-wikitext103 or from a RoBERTa checkpoint, given as "
         f"--start.{_NOTES.get(name, '')}",
     )
@@ -46,7 +46,7 @@ def _small(name: str) -> Experiment:
         model=ModelConfig(
             "roberta_base", hidden_dropout_prob=0.0, fields={"pooling": "mean", "classifier_dropout": 0.0}
         ),
-        train=short_training(steps=500, batch=32, lr=1e-3, eval_every=100, save_every=100),
+        train=short_training(500, 32, 1e-3, every=100),
         note="Small: starts from a run of mlm-wikitext2-small (--start), rows cut at 64 tokens, the mean of all "
         "positions instead of the first, 500 updates of 32 rows, 1,000 rows of a split scored. The hyper-parameters "
         "were chosen with softmax attention.",

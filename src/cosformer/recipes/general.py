@@ -5,11 +5,10 @@ They are called once, when a run begins; what they decided is written into exper
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from cosformer.data.summary import Summary
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
+from cosformer.recipes.short import short_training, small_model
 
 LONGEST = 4_096  # tokens of a row that are read by default; attention is linear, but a laptop's patience is not
 _FORECAST_WINDOW = 512  # steps, those that are forecast among them
@@ -131,18 +130,11 @@ def _sized(preset: str, tokens: int, fields: dict[str, Option], start: str | Non
         kept = {key: value for key, value in fields.items() if key == "pooling"}
         return ModelConfig(preset, hidden_dropout_prob=dropout, fields=kept)
     layers, width = (2, 128) if tokens < 3_000_000 else (4, 256) if tokens < 100_000_000 else (8, 512)
-    sizes: dict[str, Any] = {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": width // 32,
-        "intermediate_size": 4 * width,
-    }
-    return ModelConfig(preset, hidden_dropout_prob=dropout, fields=fields, **sizes)
+    return small_model(preset, layers, width, width // 32, 4 * width, fields, dropout)
 
 
 def _train(steps: int, batch: int, lr: float) -> TrainConfig:
-    every: dict[str, Any] = {"eval_every": max(1, steps // _EVALUATIONS), "save_every": max(1, steps // _EVALUATIONS)}
-    return short_training(steps=steps, batch=batch, lr=lr, keep=1, tracker="none", **every)
+    return short_training(steps, batch, lr, every=max(1, steps // _EVALUATIONS), keep=1, tracker="none")
 
 
 def _steps(rows: float, batch: int) -> int:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
+from cosformer.recipes.short import short_training, small_model
 
 _BLOCK = 512
 # a model of bytes of width 128: no bands of rare words, nothing dropped
@@ -129,16 +129,8 @@ def _small(name: str) -> Experiment:
         recipe=f"lm-{name}-small",
         task="lm",
         data=dataclasses.replace(text, length=256, eval_rows=128),
-        model=ModelConfig(
-            "adaptive_lm",
-            num_hidden_layers=2,
-            hidden_size=128,
-            num_attention_heads=4,
-            intermediate_size=512,
-            hidden_dropout_prob=0.0,
-            fields=_BYTES,
-        ),
-        train=short_training(steps=300, batch=16, lr=3e-3, eval_every=100, save_every=100),
+        model=small_model("adaptive_lm", 2, 128, 4, 512, _BYTES),
+        train=short_training(300, 16, 3e-3, every=100),
         note="Small: bytes, blocks of 256, 2 layers of width 128, 300 updates of 4,096 bytes, the first 128 blocks of "
         "a split scored. The hyper-parameters were chosen with softmax attention.",
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
+from cosformer.recipes.short import short_training, small_model
 
 # the benchmark writes base * min(1, t / w) / sqrt(max(t, w)), w the warm-up: its peak is base / sqrt(w)
 _BASE = 0.05
@@ -110,16 +110,8 @@ def _small(
         recipe=f"lra-{name}-small",
         task=task,
         data=DataConfig(name, options, eval_rows=2_000),
-        model=ModelConfig(
-            f"lra_{name}",
-            num_hidden_layers=layers,
-            hidden_size=64,
-            num_attention_heads=2,
-            intermediate_size=128,
-            hidden_dropout_prob=0.0,
-            fields=learned | plain,
-        ),
-        train=short_training(steps=steps, batch=batch, lr=lr, eval_every=max(50, steps // 4), save_every=50),
+        model=small_model(f"lra_{name}", layers, 64, 2, 128, learned | plain),
+        train=short_training(steps, batch, lr, every=50, eval_every=max(50, steps // 4)),
         note=f"Small: {shrunk}; {layers} layer{'s' * (layers > 1)} of width 64, small learned embeddings, no dropout, "
         f"{steps:,} updates of {batch} rows, at most 2,000 rows of a split scored. The hyper-parameters were chosen "
         "with softmax attention.",

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, Option, TrainConfig
-from cosformer.recipes.short import short_training
+from cosformer.recipes.short import short_training, small_model
 
 _LENGTH = 512
 
@@ -49,16 +49,8 @@ def _small(data: str) -> Experiment:
         recipe=f"mlm-{data}-small",
         task="mlm",
         data=DataConfig(data, {"tokenizer": "bpe:1000"}, length=64, eval_rows=1_000),
-        model=ModelConfig(
-            "roberta_base",
-            num_hidden_layers=2,
-            hidden_size=128,
-            num_attention_heads=4,
-            intermediate_size=512,
-            hidden_dropout_prob=0.0,
-            fields=fields,
-        ),
-        train=short_training(steps=500, batch=32, lr=3e-3, eval_every=100, save_every=100),
+        model=small_model("roberta_base", 2, 128, 4, 512, fields),
+        train=short_training(500, 32, 3e-3, every=100),
         note="Small: a BPE of 1,000 entries, rows of 64 tokens, 2 layers of width 128, pre-norm instead of post-norm, "
         "500 updates of 32 rows, the first 1,000 rows of a split scored. The hyper-parameters were chosen with softmax "
         "attention.",
