@@ -173,18 +173,20 @@ def text_lines(stream: IO[bytes], name: str, errors: str = "strict") -> Iterator
 
     ``errors`` is ``"strict"`` (a line that is not UTF-8 raises and is named) or ``"replace"``.
     """
-    if errors not in ("strict", "replace"):
-        raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")
     for number, raw in enumerate(stream, start=1):
         yield number, decoded(raw.removesuffix(b"\n").removesuffix(b"\r"), f"{name}, line {number}", errors)
 
 
-def decoded(raw: bytes, where: str, errors: str) -> str:
-    """``raw`` as UTF-8 text; what is not raises with its place and the remedy."""
+def decoded(raw: bytes, where: str, errors: str, encoding: str = "UTF-8", remedy: str = "mend the file") -> str:
+    """``raw`` as text; what is not raises with its place and the ``remedy``."""
+    if errors not in ("strict", "replace"):
+        raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")
     try:
-        return raw.decode("utf-8", errors)
+        return raw.decode(encoding, errors)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{where}: byte {error.start} (0x{raw[error.start]:02x}) is not valid UTF-8; mend the file, or accept "
+            f"{where}: byte {error.start} (0x{raw[error.start]:02x}) is not valid {encoding}; {remedy}, or accept "
             "replacement characters with the option errors=replace"
         ) from None
+    except LookupError:
+        raise ValueError(f"encoding={encoding!r} is unknown to Python; try utf-8, latin-1 or utf-16") from None

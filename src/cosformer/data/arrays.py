@@ -1,13 +1,15 @@
 """Your own arrays: ``.npy`` and ``.npz`` files as rows of ids or readings, with optional labels."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cosformer.data.dealing import split_by_file
 from cosformer.data.own_files import OwnFile, own_files
+from cosformer.data.targets import TARGETS, Row
 
 ENDINGS = (".npy", ".npz")
 _LABELS = ".labels.npy"
@@ -45,6 +47,43 @@ def holds_numbers(path: str) -> bool:
     files = array_files(path)
     first = next(files, None)
     return first is not None and _split(first, _load(first))[0].dtype.kind == "f"
+
+
+def holds_arrays(path: str, is_other: Callable[[str], bool], other: str) -> bool:
+    """Whether ``path`` holds arrays, not files of the ``other`` kind; both together are refused."""
+    names = [file.name for file in own_files(path, lambda name: is_array(name) or is_other(name))]
+    strange = [name for name in names if not (is_array(name) or is_other(name))]
+    if strange or not names:
+        raise ValueError(f"{strange[0] if strange else path} holds neither arrays ({', '.join(ENDINGS)}) nor {other}")
+    kinds = {is_array(name) for name in names}
+    if len(kinds) > 1:
+        raise ValueError(f"{path} holds arrays and {other}; name one kind, as a glob in quotes")
+    return kinds.pop()
+
+
+def array_rows(path: str, target: str | None, *, readings: bool) -> list[Row]:
+    """The rows of every array, all ``readings`` or all ids; ``target``: what their labels are, None: there are none."""
+    found: list[Row] = []
+    for file in read_arrays(path):
+        first = file.rows[0]
+        if (first.dtype.kind == "f") != readings:
+            what = "whole numbers, which are read as ids; save readings as float32"
+            raise ValueError(f"{file.name} holds {what if readings else 'readings, no ids; the set series reads them'}")
+        if readings and found and first.shape[-1] != found[0].text.shape[-1]:
+            raise ValueError(
+                f"{file.name} has {first.shape[-1]} channels and {found[0].place} {found[0].text.shape[-1]}"
+            )
+        if target is not None and file.labels is None:
+            raise ValueError(
+                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, "
+                "or, in an .npz file, into the array 'labels'"
+            )
+        for number, row in enumerate(file.rows):
+            place, label = file.place(number), None
+            if target is not None and file.labels is not None:
+                label = TARGETS[target].read(file.labels[number].item(), place, "labels", None)
+            found.append(Row(row.astype(np.float32 if readings else np.int64), None, label, place, None, place))
+    return split_by_file(found)
 
 
 def read_arrays(path: str, *, check: bool = True) -> Iterator[ArrayFile]:

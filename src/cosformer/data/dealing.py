@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
 from cosformer.data.dataset import SPLITS
+from cosformer.data.own_files import splits_by_name
+from cosformer.data.targets import Row
 
 
 def deal(
@@ -59,10 +60,19 @@ def check_shares(shares: Sequence[float]) -> None:
         )
 
 
+def split_by_file(rows: list[Row], others: Iterable[str] = ()) -> list[Row]:
+    """The rows in the splits that the names of their files say, where they say some; ``others``: further files."""
+    files = [row.place.rpartition(", ")[0] for row in rows]
+    by_name = splits_by_name(list(dict.fromkeys([*files, *others])))
+    if by_name is None:
+        return rows
+    return [dataclasses.replace(row, split=by_name[file]) for row, file in zip(rows, files, strict=True)]
+
+
 def with_splits(
-    path: str, rows: list[Any], strata: Sequence[Hashable], shares: tuple[float, float], seed: int
-) -> list[Any]:
-    """Every one of the :class:`~cosformer.data.targets.Row` in a split. Validation rows that are missing come out of
+    path: str, rows: list[Row], strata: Sequence[Hashable], shares: tuple[float, float], seed: int
+) -> list[Row]:
+    """Every row in a split. Validation rows that are missing come out of
     the training rows, never out of the test rows. ``strata``: the class of each row."""
     named = {row.split for row in rows}
     if "valid" not in named:

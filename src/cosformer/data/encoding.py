@@ -89,13 +89,19 @@ def _separate(flat: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
+def frame(vocabulary: TextVocabulary) -> tuple[int, int]:
+    """The start and the end token, which rows of text need."""
+    bos, eos = vocabulary.bos_id, vocabulary.eos_id
+    if bos is None or eos is None:
+        raise ValueError("this tokenizer has no start and end tokens (<s>, </s> or [CLS], [SEP]), which the rows need")
+    return bos, eos
+
+
 def with_specials(
     a: np.ndarray, b: np.ndarray | None, vocabulary: TextVocabulary, max_length: int
 ) -> tuple[np.ndarray, bool]:
     """The row of one text or of a pair, and whether it had to be cut; of a pair the longer text gives way first."""
-    bos, eos = vocabulary.bos_id, vocabulary.eos_id
-    if bos is None or eos is None:
-        raise ValueError("this tokenizer has no start and end tokens (<s>, </s> or [CLS], [SEP]), which the rows need")
+    bos, eos = frame(vocabulary)
     between = [] if b is None else [eos] * (1 + vocabulary.double_separator)
     room = max_length - 2 - len(between)
     if room < 2:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -42,7 +43,8 @@ _FORMS = {
 }
 
 
-def qqp(
+def _glue(
+    name: str,
     *,
     path: str | None = None,
     tokenizer: str = "bytes",
@@ -51,52 +53,11 @@ def qqp(
     seed: int = 0,
     errors: str = "strict",
 ) -> Dataset:
-    """Quora question pairs, ``<s> A </s> </s> B </s>``, label 1 = duplicate.
+    """Rows ``<s> A </s>``, of pairs ``<s> A </s> </s> B </s>``.
 
     ``tokenizer`` is "bytes", "bpe:N", "bpe-lower:N" or a folder; ``resplit`` (three shares, as 80 10 10) pools all
     labelled rows and deals them anew by ``seed``; ``errors`` is "strict" or "replace" for text that is not UTF-8.
     """
-    return _glue("qqp", path, tokenizer, max_length, resplit, seed, errors)
-
-
-def sst2(
-    *,
-    path: str | None = None,
-    tokenizer: str = "bytes",
-    max_length: int = 512,
-    resplit: Sequence[float] | None = None,
-    seed: int = 0,
-    errors: str = "strict",
-) -> Dataset:
-    """Phrases of film reviews, ``<s> A </s>``, label 1 = positive; options as :func:`qqp`."""
-    return _glue("sst2", path, tokenizer, max_length, resplit, seed, errors)
-
-
-def mnli(
-    *,
-    path: str | None = None,
-    tokenizer: str = "bytes",
-    max_length: int = 512,
-    resplit: Sequence[float] | None = None,
-    seed: int = 0,
-    errors: str = "strict",
-) -> Dataset:
-    """Premise and hypothesis; 0 entailment, 1 neutral, 2 contradiction; options as :func:`qqp`.
-
-    Splits ``valid`` and ``test`` are the matched ones, ``valid_mismatched`` and ``test_mismatched`` the others.
-    """
-    return _glue("mnli", path, tokenizer, max_length, resplit, seed, errors)
-
-
-def _glue(
-    name: str,
-    path: str | None,
-    tokenizer: str,
-    max_length: int,
-    resplit: Sequence[float] | None,
-    seed: int,
-    errors: str,
-) -> Dataset:
     if resplit is not None and len(resplit) != 3:
         raise ValueError(f"resplit={resplit!r}; three shares (train, valid, test), as 80 10 10")
     shares = None if resplit is None else [float(share) for share in resplit]
@@ -110,6 +71,12 @@ def _glue(
 
     options = {"tokenizer": tokenizer, "max_length": max_length, "resplit": shares, "seed": seed, "errors": errors}
     return prepare_rows(name, path, read, _FORMS[name].classes, **options)
+
+
+qqp = partial(_glue, "qqp")  # Quora question pairs, label 1 = duplicate
+sst2 = partial(_glue, "sst2")  # phrases of film reviews, label 1 = positive
+# premise and hypothesis; valid and test are the matched splits, valid_mismatched and test_mismatched the others
+mnli = partial(_glue, "mnli")
 
 
 def read_splits(path: Path, name: str, errors: str) -> tuple[dict[str, list[Row]], int]:

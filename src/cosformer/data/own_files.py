@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from cosformer.data import hub
-from cosformer.data.archive import members
+from cosformer.data.archive import decoded, members
 
 LONGEST_LINE = 10_000_000  # bytes; a longer line is almost always a file of another format
 # how splits are spelt in file names and in a table's split column
@@ -78,22 +78,20 @@ def _on_disk(folder: Path, name: str) -> Path:
     return next((p for p in (plain, *(plain.with_name(plain.name + s) for s in _COMPRESSED)) if p.exists()), folder)
 
 
-def content_hash(files: Iterable[OwnFile]) -> str:
-    """SHA-256 of all names and contents: the same wherever the files lie."""
+def content_hash(path: str, files: Iterable[OwnFile], expected: str | None) -> str:
+    """SHA-256 of all names and contents: the same wherever the files lie. Files that changed since ``expected`` was
+    written into a run's experiment.json are refused."""
     digest = hashlib.sha256()
     for file in files:
         content = hashlib.file_digest(file.stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
         digest.update(f"{file.name}\0{content}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def check_hash(path: str, expected: str | None, found: str) -> None:
-    """Refuse files that changed since ``expected`` was written into a run's experiment.json."""
-    if expected is not None and expected != found:
+    found = digest.hexdigest()
+    if expected not in (None, found):
         raise ValueError(
             f"{path} has changed since this run began (sha256 {found[:12]}…, not {expected[:12]}…); restore the file, "
             "or start a new run"
         )
+    return found
 
 
 def split_of(name: str) -> str | None:
@@ -103,6 +101,16 @@ def split_of(name: str) -> str | None:
             if word in SPELLINGS:
                 return SPELLINGS[word]
     return None
+
+
+def said_split(values: dict[str, Any], columns: dict[str, Any], place: str) -> str | None:
+    """The split that a table's row names in the column ``split``, where there is one."""
+    if "split" not in columns:
+        return None
+    said = str(values.get(columns["split"])).strip()
+    if said.lower() not in SPELLINGS:
+        raise ValueError(f"{place}: column {columns['split']!r} is {said!r}; expected one of {', '.join(SPELLINGS)}")
+    return SPELLINGS[said.lower()]
 
 
 def splits_by_name(names: Sequence[str]) -> dict[str, str] | None:
@@ -122,7 +130,7 @@ def splits_by_name(names: Sequence[str]) -> dict[str, str] | None:
 
 def checked_lines(file: OwnFile, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """(number from 1, line with its end) of a text file; undecodable and overlong lines raise an error."""
-    check_errors(errors)
+    remedy = "name the file's encoding with the option encoding (say latin-1)"
     number = 0
     while raw := file.stream.readline(LONGEST_LINE + 1):
         number += 1
@@ -131,19 +139,5 @@ def checked_lines(file: OwnFile, encoding: str, errors: str) -> Iterator[tuple[i
                 f"{file.shown}, line {number}: longer than {LONGEST_LINE:,} bytes, the most that is read into memory as"
                 " one row; is this a text file? Break the line up"
             )
-        try:
-            text = raw.decode(encoding, errors)
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file.shown}, line {number}: byte {error.start} (0x{raw[error.start]:02x}) is not valid {encoding}; "
-                "name the file's encoding with the option encoding (say latin-1), or accept replacement characters "
-                "with errors=replace"
-            ) from None
-        except LookupError:
-            raise ValueError(f"encoding={encoding!r} is unknown to Python; try utf-8, latin-1 or utf-16") from None
+        text = decoded(raw, f"{file.shown}, line {number}", errors, encoding, remedy)
         yield number, text.removeprefix("\ufeff") if number == 1 else text
-
-
-def check_errors(errors: str) -> None:
-    if errors not in ("strict", "replace"):
-        raise ValueError(f"errors={errors!r}; it is 'strict' or 'replace'")

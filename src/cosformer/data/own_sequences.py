@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cosformer.data.arrays import array_files, is_array, read_arrays
+from cosformer.data.arrays import array_files, array_rows, holds_arrays
 from cosformer.data.cache import prepare
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
-from cosformer.data.dealing import check_shares, with_splits
+from cosformer.data.dealing import check_shares, split_by_file, with_splits
 from cosformer.data.encoding import smallest_dtype
 from cosformer.data.fasta import ALPHABETS, ENDINGS, guess_alphabet, is_fasta, records
-from cosformer.data.own_files import OwnFile, check_hash, content_hash, own_files, splits_by_name
+from cosformer.data.own_files import OwnFile, content_hash, own_files, splits_by_name
 from cosformer.data.subwords import batched
 from cosformer.data.targets import TARGETS, Row, repeated
 from cosformer.data.vocabulary import Ids, Letters
@@ -53,14 +53,13 @@ def sequences(
     if target not in (None, "class", "number"):
         raise unknown("target", target, ("class", "number"))
     check_shares((valid, test))
-    arrays = _holds_arrays(path)
-    found = content_hash(array_files(path) if arrays else _fasta_files(path))
-    check_hash(path, sha256, found)
+    arrays = holds_arrays(path, is_fasta, f"FASTA files ({', '.join(ENDINGS)})")
+    found = content_hash(path, array_files(path) if arrays else _fasta_files(path), sha256)
     options = {"sha256": found, "target": target, "label": label, "alphabet": alphabet, "num_ids": num_ids}
     options |= {"valid": valid, "test": test, "seed": seed}
 
     def build(writer: Writer) -> Description:
-        rows = _array_rows(path, target) if arrays else _records(path, target, label)
+        rows = array_rows(path, target, readings=False) if arrays else _records(path, target, label)
         vocabulary, choices = _vocabulary(rows, alphabet, num_ids, arrays=arrays)
         kind = TARGETS[target or "class"]
         names = None
@@ -87,30 +86,15 @@ def sequences(
                     ids = vocabulary.encode([row.text])[0]
                     ids = np.append(ids, vocabulary.eos_id) if row.label else ids
                     out.add_many(ids, [len(ids)])
-        classes = None if names is None else tuple(names)
         return Description(
             vocabulary,
             None if names is None else len(names),
-            class_names=classes,
+            class_names=names,
             notes={} if target is None else repeated(rows),
             choices=choices,
         )
 
     return prepare("sequences", options, build)
-
-
-def _holds_arrays(path: str) -> bool:
-    """Whether ``path`` holds arrays, not FASTA or FASTQ; both together are refused."""
-    names = [file.name for file in own_files(path, lambda name: is_array(name) or is_fasta(name))]
-    strange = [name for name in names if not (is_array(name) or is_fasta(name))]
-    if strange or not names:
-        raise ValueError(
-            f"{strange[0] if strange else path} holds neither sequences ({', '.join(ENDINGS)}) nor arrays (.npy, .npz)"
-        )
-    kinds = {is_array(name) for name in names}
-    if len(kinds) > 1:
-        raise ValueError(f"{path} holds arrays and FASTA files; name one kind, as a glob in quotes")
-    return kinds.pop()
 
 
 def _fasta_files(path: str) -> Iterator[OwnFile]:
@@ -122,7 +106,6 @@ def _records(path: str, target: str | None, key: str) -> list[Row]:
     pattern = re.compile(rf"(?:^|[\s|;]){re.escape(key)}=([^\s|;]+)")
     found: list[Row] = []
     names = [file.name for file in _fasta_files(path)]
-    by_name = splits_by_name(names)
     for file in _fasta_files(path):
         for record in records(file):
             place = f"{file.shown}, line {record.line}"
@@ -131,8 +114,8 @@ def _records(path: str, target: str | None, key: str) -> list[Row]:
             if target is not None:
                 label = said[1] if said else _class_of_file(file, names, target, place, key)
                 label = TARGETS[target].read(label, place, key, None)
-            found.append(Row(record.letters, None, label, place, by_name[file.name] if by_name else None, place))
-    return found
+            found.append(Row(record.letters, None, label, place, None, place))
+    return split_by_file(found)
 
 
 def _class_of_file(file: OwnFile, names: list[str], target: str, place: str, key: str) -> str:
@@ -141,27 +124,6 @@ def _class_of_file(file: OwnFile, names: list[str], target: str, place: str, key
             f"{place}: no {key}=... in the header; write one into each, or keep each class in a file of its own"
         )
     return file.name.rpartition("/")[2].rpartition(".")[0]
-
-
-def _array_rows(path: str, target: str | None) -> list[Row]:
-    files = list(read_arrays(path))
-    by_name = splits_by_name([file.name for file in files])
-    found = []
-    for file in files:
-        if file.rows[0].dtype.kind == "f":
-            raise ValueError(f"{file.name} holds readings, no ids; the set 'series' reads them")
-        if target is not None and file.labels is None:
-            raise ValueError(
-                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, "
-                "or, in an .npz file, into the array 'labels'"
-            )
-        for number, row in enumerate(file.rows):
-            label = None
-            if target is not None and file.labels is not None:
-                label = TARGETS[target].read(file.labels[number].item(), file.place(number), "labels", None)
-            place = file.place(number)
-            found.append(Row(row.astype(np.int64), None, label, place, by_name[file.name] if by_name else None, place))
-    return found
 
 
 def _vocabulary(

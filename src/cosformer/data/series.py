@@ -1,19 +1,19 @@
 """Your own series of readings: arrays ``[rows, steps, channels]``, or tables with one reading per row."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from cosformer.data.arrays import array_files, is_array, read_arrays
+from cosformer.data.arrays import array_files, array_rows, holds_arrays
 from cosformer.data.cache import prepare
 from cosformer.data.columns import TIME, USUAL, choose, named
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
-from cosformer.data.dealing import check_shares, with_splits
-from cosformer.data.own_files import SPELLINGS, OwnFile, check_hash, content_hash, own_files, splits_by_name
-from cosformer.data.table_files import TableFile, is_table, open_table
+from cosformer.data.dealing import check_shares, split_by_file, with_splits
+from cosformer.data.own_files import content_hash, own_files, said_split
+from cosformer.data.table_files import TableFile, is_table, open_table, read_tables
 from cosformer.data.targets import TARGETS, Row, repeated
 from cosformer.data.vocabulary import Channels
 from cosformer.suggest import unknown
@@ -56,7 +56,7 @@ def series(
     if target not in _TARGETS:
         raise unknown("target", target, _TARGETS)
     check_shares((valid, test))
-    arrays = _holds_arrays(path)
+    arrays = holds_arrays(path, is_table, "tables of readings (.csv, …)")
     reading = {"delimiter": delimiter, "quotes": True, "encoding": encoding, "errors": "strict"}
     columns: dict[str, Any] = {}
     asked = {"series": series, "time": time, "label": label, "split": split}
@@ -66,12 +66,15 @@ def series(
             raise ValueError(f"{given[0]} names a column of a table; {path} holds arrays")
     else:
         columns = _columns(path, asked, channels, reading, target)
-    found = content_hash(array_files(path) if arrays else own_files(path, is_table))
-    check_hash(path, sha256, found)
+    found = content_hash(path, array_files(path) if arrays else own_files(path, is_table), sha256)
     options = {"sha256": found, "target": target, **columns, "valid": valid, "test": test, "seed": seed, **reading}
 
     def build(writer: Writer) -> Description:
-        names, rows = _array_rows(path, target) if arrays else _table_rows(path, target, columns, reading)
+        if arrays:
+            rows = array_rows(path, None if target == "next" else target, readings=True)
+            names = [f"channel{i + 1}" for i in range(rows[0].text.shape[-1])]
+        else:
+            rows, names = _table_rows(path, target, columns, reading), columns["channels"].split(",")
         shares = (valid, test)
         classes, number = None, None
         if target == "next":
@@ -96,7 +99,7 @@ def series(
         return Description(
             vocabulary,
             None if classes is None else len(classes),
-            class_names=None if classes is None else tuple(classes),
+            class_names=classes,
             notes=repeated(rows) if target != "next" else {},
             choices={key: value for key, value in columns.items() if value is not None},
         )
@@ -104,58 +107,15 @@ def series(
     return prepare("series", options, build)
 
 
-def _holds_arrays(path: str) -> bool:
-    names = [file.name for file in own_files(path, lambda name: is_array(name) or is_table(name))]
-    strange = [name for name in names if not (is_array(name) or is_table(name))]
-    if strange or not names:
-        raise ValueError(
-            f"{strange[0] if strange else path} holds neither arrays (.npy, .npz) nor a table of readings (.csv, …)"
-        )
-    kinds = {is_array(name) for name in names}
-    if len(kinds) > 1:
-        raise ValueError(f"{path} holds arrays and tables; name one kind, as a glob in quotes")
-    return kinds.pop()
-
-
-def _array_rows(path: str, target: str) -> tuple[list[str], list[Row]]:
-    files = list(read_arrays(path))
-    by_name = splits_by_name([file.name for file in files])
-    channels = files[0].rows[0].shape[-1]
-    found = []
-    for file in files:
-        if file.rows[0].dtype.kind != "f":
-            raise ValueError(f"{file.name} holds whole numbers, which are read as ids; save readings as float32")
-        if file.rows[0].shape[-1] != channels:
-            raise ValueError(f"{file.name} has {file.rows[0].shape[-1]} channels and {files[0].name} {channels}")
-        if target != "next" and file.labels is None:
-            raise ValueError(
-                f"{file.name} has no labels; put one a row into {file.name.removesuffix('.npy')}.labels.npy beside it, "
-                "or, in an .npz file, into the array 'labels'"
-            )
-        for number, row in enumerate(file.rows):
-            place, label = file.place(number), None
-            if target != "next" and file.labels is not None:
-                label = TARGETS[target].read(file.labels[number].item(), place, "labels", None)
-            found.append(
-                Row(row.astype(np.float32), None, label, place, by_name[file.name] if by_name else None, place)
-            )
-    return [f"channel{i + 1}" for i in range(channels)], found
-
-
 # --- tables
-
-
-def _tables(path: str, reading: dict[str, Any]) -> Iterator[tuple[OwnFile, TableFile]]:
-    for file in own_files(path, is_table):
-        yield file, open_table(file, **reading)
 
 
 def _columns(
     path: str, asked: dict[str, str | None], channels: str | None, reading: dict[str, Any], target: str
 ) -> dict[str, Any]:
     """The column of each role, and the channels, commas between: chosen from the first file."""
-    tables = _tables(path, reading)  # held: when the generator goes, its file is closed
-    _, table = next(tables)
+    files = own_files(path, is_table)  # held: when the generator goes, its file is closed
+    table = open_table(next(files), **reading)
     chosen = {role: named(table.name, table.columns, name) for role, name in asked.items() if name is not None}
     usual = {"time": TIME} | ({} if target == "next" else {"label": USUAL[target]["label"]})
     chosen = choose(table.columns, chosen, usual)
@@ -193,63 +153,42 @@ def unlabelled(path: str, options: Mapping[str, Any]) -> list[Row]:
         "encoding": options.get("encoding", "utf-8"),
         "errors": "strict",
     }
-    return _table_rows(path, "next", columns, reading)[1]
+    return _table_rows(path, "next", columns, reading)
 
 
-def _table_rows(
-    path: str, target: str, columns: dict[str, Any], reading: dict[str, Any]
-) -> tuple[list[str], list[Row]]:
+def _table_rows(path: str, target: str, columns: dict[str, Any], reading: dict[str, Any]) -> list[Row]:
     """Every series, its readings in order of time."""
     channels = columns["channels"].split(",")
     found: dict[tuple[str, str], list[tuple[Any, list[float]]]] = {}
     about: dict[tuple[str, str], Row] = {}
-    names = []
-    for file, table in _tables(path, reading):
-        names.append(file.name)
-        for name in (*channels, *(columns[role] for role in columns if role != "channels")):
-            if name not in table.columns:
-                raise ValueError(
-                    f"{table.name} has no column {name!r}, which the first file has; it has {', '.join(table.columns)}"
-                )
-        before = len(found)
-        for number, values in table.rows:
-            place = table.place(number)
-            # a series does not reach over files, unless a column says so
-            key = ("", str(values[columns["series"]])) if "series" in columns else (table.name, "")
-            row = _about(place, table, values, columns, target, key)
-            if key not in about:
-                about[key] = row
-            elif (row.label, row.split) != (about[key].label, about[key].split):
-                raise ValueError(
-                    f"{place}: series {key[1]!r} has the label {row.label!r} here and {about[key].label!r} at"
-                    f" {about[key].place}; a series has one label and one split"
-                )
-            when = _time(values.get(columns["time"]), place, columns["time"]) if "time" in columns else number
-            found.setdefault(key, []).append((when, [_reading(values.get(name), place, name) for name in channels]))
-        if len(found) == before and not found:
-            raise ValueError(f"{table.name} holds a header and no rows")
-    by_name = None if "split" in columns else splits_by_name(names)
+    names: dict[str, None] = {}
+    wanted = [*channels, *(name for role, name in columns.items() if role != "channels")]
+    for table, number, values in read_tables(own_files(path, is_table), wanted, reading):
+        names[table.name] = None
+        place = table.place(number)
+        # a series does not reach over files, unless a column says so
+        key = ("", str(values[columns["series"]])) if "series" in columns else (table.name, "")
+        row = _about(place, table, values, columns, target, key)
+        first = about.setdefault(key, row)
+        if (row.label, row.split) != (first.label, first.split):
+            raise ValueError(
+                f"{place}: series {key[1]!r} has the label {row.label!r} here and {first.label!r} at {first.place}; a "
+                "series has one label and one split"
+            )
+        when = _time(values.get(columns["time"]), place, columns["time"]) if "time" in columns else number
+        found.setdefault(key, []).append((when, [_reading(values.get(name), place, name) for name in channels]))
     rows = []
     for key, readings in found.items():
         if "time" in columns:
             readings.sort(key=lambda entry: entry[0])
-        values = np.array([reading for _, reading in readings], np.float32)
-        row = replace(about[key], text=values)
-        rows.append(row if by_name is None else replace(row, split=by_name[row.place.rpartition(", ")[0]]))
-    return channels, rows
+        rows.append(replace(about[key], text=np.array([reading for _, reading in readings], np.float32)))
+    return rows if "split" in columns else split_by_file(rows, names)
 
 
 def _about(
     place: str, table: TableFile, values: dict[str, Any], columns: dict[str, Any], target: str, key: tuple[str, str]
 ) -> Row:
-    split, label = None, None
-    if "split" in columns:
-        said = str(values.get(columns["split"])).strip()
-        split = SPELLINGS.get(said.lower())
-        if split is None:
-            raise ValueError(
-                f"{place}: column {columns['split']!r} says {said!r}; expected one of {', '.join(SPELLINGS)}"
-            )
+    split, label = said_split(values, columns, place), None
     if target != "next":
         column = columns["label"]
         label = TARGETS[target].read(values.get(column), place, column, table.class_names.get(column))

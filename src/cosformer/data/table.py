@@ -1,17 +1,16 @@
 """Your own tables: a text column, a target column, class names, and your splits if there are any."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 from cosformer.data.cache import prepare
 from cosformer.data.columns import choose_columns
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
-from cosformer.data.dealing import check_shares, with_splits
+from cosformer.data.dealing import check_shares, split_by_file, with_splits
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
-from cosformer.data.own_files import SPELLINGS, OwnFile, check_hash, content_hash, own_files, splits_by_name
+from cosformer.data.own_files import OwnFile, content_hash, own_files, said_split
 from cosformer.data.subwords import batched, text_vocabulary
-from cosformer.data.table_files import ENDINGS, TableFile, is_table, open_table
+from cosformer.data.table_files import ENDINGS, TableFile, is_table, open_table, read_tables
 from cosformer.data.targets import TARGETS, Classes, Row, repeated, words_of
 from cosformer.suggest import unknown
 
@@ -65,10 +64,8 @@ def table(
     reading = {"delimiter": delimiter, "quotes": quotes, "encoding": encoding, "errors": errors}
     asked = {"text": text, "second": second, "label": label, "split": split, "group": group}
     columns = _chosen(path, asked, reading, target=target, pairs=pairs)
-    found = content_hash(_files(path))
-    check_hash(path, sha256, found)
-    options = {"sha256": found, **columns, "target": target, "tokenizer": tokenizer_identity(tokenizer), "valid": valid}
-    options |= {"test": test, "seed": seed, **reading}
+    options = {"sha256": content_hash(path, _files(path), sha256), **columns, "target": target}
+    options |= {"tokenizer": tokenizer_identity(tokenizer), "valid": valid, "test": test, "seed": seed, **reading}
 
     def build(writer: Writer) -> Description:
         rows = _rows(path, kind, columns, reading)
@@ -89,7 +86,7 @@ def table(
         return Description(
             vocabulary,
             None if names is None else len(names),
-            class_names=None if names is None else tuple(names),
+            class_names=names,
             notes=repeated(rows),
             choices=columns,
         )
@@ -117,24 +114,9 @@ def _chosen(path: str, asked: dict[str, str | None], reading: dict[str, Any], **
 
 def _rows(path: str, kind: Classes, columns: dict[str, str], reading: dict[str, Any]) -> list[Row]:
     """Every row of every file; the split is what the column or the file's name says, or still open."""
-    found, names = [], []
-    for file in _files(path):
-        opened = open_table(file, **reading)
-        before = len(found)
-        names.append(opened.name)
-        for name in columns.values():
-            if name not in opened.columns:
-                raise ValueError(
-                    f"{opened.name} has no column {name!r}, which the first file has; it has "
-                    f"{', '.join(opened.columns)}"
-                )
-        found += [_row(opened, kind, number, values, columns) for number, values in opened.rows]
-        if len(found) == before:
-            raise ValueError(f"{opened.name} holds a header and no rows")
-    by_name = None if "split" in columns else splits_by_name(names)
-    if by_name is None:
-        return found
-    return [_moved(row, by_name[row.place.rpartition(", ")[0]]) for row in found]
+    tables = read_tables(_files(path), columns.values(), reading)
+    found = [_row(table, kind, number, values, columns) for table, number, values in tables]
+    return found if "split" in columns else split_by_file(found)
 
 
 def _row(file: TableFile, kind: Classes, number: int, values: dict[str, Any], columns: dict[str, str]) -> Row:
@@ -143,16 +125,9 @@ def _row(file: TableFile, kind: Classes, number: int, values: dict[str, Any], co
         _text(place, columns[role], values, TARGETS["tags"] is kind) for role in ("text", "second") if role in columns
     ]
     label = columns["label"]
-    split = None
-    if "split" in columns:
-        said = str(values.get(columns["split"])).strip()
-        split = SPELLINGS.get(said.lower())
-        if split is None:
-            raise ValueError(
-                f"{place}: column {columns['split']!r} is {said!r}; expected one of {', '.join(SPELLINGS)}"
-            )
     group = str(values.get(columns["group"])) if "group" in columns else place
     taught = kind.read(values.get(label), place, label, file.class_names.get(label))
+    split = said_split(values, columns, place)
     return Row(texts[0], texts[1] if len(texts) > 1 else None, taught, place, split, group)
 
 
@@ -166,7 +141,3 @@ def _text(place: str, column: str, values: dict[str, Any], words: bool) -> Any:
             "--data.options.text"
         )
     return (found or "").strip()
-
-
-def _moved(row: Row, split: str) -> Row:
-    return dataclasses.replace(row, split=split)

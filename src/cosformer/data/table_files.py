@@ -1,8 +1,9 @@
 """Reads CSV, TSV, JSON lines, parquet and arrow row by row; each value knows where it was found."""
 
 import csv
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,23 @@ def is_table(name: str) -> bool:
     return name.lower().endswith(ENDINGS)
 
 
+def read_tables(
+    files: Iterable[OwnFile], columns: Iterable[str], reading: dict[str, Any]
+) -> Iterator[tuple[TableFile, int, dict[str, Any]]]:
+    """(file, number, values) of every row of all tables; each must have these ``columns``, and rows."""
+    for file in files:
+        table, number = open_table(file, **reading), None
+        for name in columns:
+            if name not in table.columns:
+                raise ValueError(
+                    f"{table.name} has no column {name!r}, which the first file has; it has {', '.join(table.columns)}"
+                )
+        for number, values in table.rows:
+            yield table, number, values
+        if number is None:
+            raise ValueError(f"{table.name} holds a header and no rows")
+
+
 def open_table(file: OwnFile, *, delimiter: str | None, quotes: bool, encoding: str, errors: str) -> TableFile:
     """Read the header (or the first row) of ``file``; its rows are read as they are asked for."""
     if file.ending in (".parquet", ".arrow"):
@@ -49,7 +67,7 @@ def _csv(file: OwnFile, lines: Iterator[tuple[int, str]], delimiter: str | None,
         delimiter = ";" if first[1].count(";") > first[1].count(",") else ","
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(
-        (line for _, line in _chained(first, lines)),
+        (line for _, line in itertools.chain([first], lines)),
         delimiter=delimiter,
         quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
         strict=True,
@@ -89,11 +107,6 @@ def _next_row(file: OwnFile, reader: Any) -> list[str] | None:
         ) from None
 
 
-def _chained(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
-
-
 def _json(file: OwnFile, lines: Iterator[tuple[int, str]]) -> TableFile:
     def objects() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in lines:
@@ -112,12 +125,7 @@ def _json(file: OwnFile, lines: Iterator[tuple[int, str]]) -> TableFile:
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{file.shown} is empty")
-    return TableFile(file.shown, list(first[1]), _with_first(first, rows))
-
-
-def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+    return TableFile(file.shown, list(first[1]), itertools.chain([first], rows))
 
 
 def _arrow(file: OwnFile) -> TableFile:
@@ -134,4 +142,4 @@ def _arrow(file: OwnFile) -> TableFile:
     if first is None:
         raise ValueError(f"{file.shown} holds no rows")
     names = {name: list(f.names) for name, f in features.items() if isinstance(f, datasets.ClassLabel)}
-    return TableFile(file.shown, list(features) or list(first[1]), _with_first(first, rows), "row", names)
+    return TableFile(file.shown, list(features) or list(first[1]), itertools.chain([first], rows), "row", names)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from cosformer.data.dataset import SplitWriter
+from cosformer.data.encoding import frame
 from cosformer.data.vocabulary import Bytes, TextVocabulary
-
-_NO_FRAME = "this tokenizer has no start and end tokens (<s>, </s> or [CLS], [SEP]), which the rows need"
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,16 @@ class Row:
     group: Hashable
 
 
+Names = Sequence[str] | None  # of classes
+
+
 class Classes:
     """One of some classes; names are kept."""
 
     labels: bool | str = True
     marks = False
 
-    def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> Any:
+    def read(self, value: Any, place: str, column: str, names: Names) -> Any:
         if is_missing(value):
             raise ValueError(
                 f"{place}: no label in column {column!r}; fill it in or remove the row (`cosformer predict` is for "
@@ -57,7 +59,7 @@ class Classes:
         """The names of classes in one row."""
         return [row.label]
 
-    def class_names(self, rows: list[Row]) -> list[str] | None:
+    def class_names(self, rows: list[Row]) -> tuple[str, ...] | None:
         """The classes of the training rows: numbers in their order, else by the alphabet."""
         known = {label for row in rows if row.split == "train" for label in self.named(row)}
         for row in rows:
@@ -68,20 +70,22 @@ class Classes:
                     f"rows, which have {_short(sorted(known))}"
                 )
         try:
-            return sorted(known, key=float)
+            return tuple(sorted(known, key=float))
         except ValueError:
-            return sorted(known)
+            return tuple(sorted(known))
 
     def texts(self, row: Row) -> list[str]:
         """What a vocabulary is learnt from."""
         return [row.text] if row.second is None else [row.text, row.second]
 
-    def write(self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: list[str] | None) -> None:
+    def write(
+        self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: Sequence[str] | None
+    ) -> None:
         second = None if rows[0].second is None else framed([row.second or "" for row in rows], vocabulary)
         labels = [self.number(row.label, names) for row in rows]
         out.add_many(*framed([row.text for row in rows], vocabulary), labels, second=second)
 
-    def number(self, label: Any, names: list[str] | None) -> float:
+    def number(self, label: Any, names: Names) -> float:
         assert names is not None
         return names.index(label)
 
@@ -91,7 +95,7 @@ class Numbers(Classes):
 
     labels = "float64"
 
-    def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> float:
+    def read(self, value: Any, place: str, column: str, names: Names) -> float:
         if is_missing(value):
             raise ValueError(
                 f"{place}: no number in column {column!r}; fill it in or remove the row (`cosformer predict` is for "
@@ -115,7 +119,7 @@ class Numbers(Classes):
     def class_names(self, rows: list[Row]) -> None:
         return None
 
-    def number(self, label: Any, names: list[str] | None) -> float:
+    def number(self, label: Any, names: Names) -> float:
         return label
 
 
@@ -125,14 +129,16 @@ class ClassSets(Classes):
     labels = False
     marks = True
 
-    def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> tuple[str, ...]:
+    def read(self, value: Any, place: str, column: str, names: Names) -> tuple[str, ...]:
         parts = value.split("|") if isinstance(value, str) else [] if value is None else list(value)
         return tuple(dict.fromkeys(label_name(part, names) for part in parts if not is_missing(part)))
 
     def named(self, row: Row) -> Sequence[str]:
         return row.label
 
-    def write(self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: list[str] | None) -> None:
+    def write(
+        self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: Sequence[str] | None
+    ) -> None:
         assert names is not None
         sets = [sorted(names.index(label) for label in row.label) for row in rows]
         marks = np.array([number for each in sets for number in each], np.int64), [len(each) for each in sets]
@@ -148,7 +154,7 @@ class Tags(Classes):
     labels = False
     marks = True
 
-    def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> list[str]:
+    def read(self, value: Any, place: str, column: str, names: Names) -> list[str]:
         found = [label_name(tag, names) for tag in words_of(value)]
         if not found:
             raise ValueError(f"{place}: no tags in column {column!r}; fill them in or remove the row")
@@ -169,7 +175,9 @@ class Tags(Classes):
     def texts(self, row: Row) -> list[str]:
         return [" ".join(row.text)]
 
-    def write(self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: list[str] | None) -> None:
+    def write(
+        self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: Sequence[str] | None
+    ) -> None:
         assert names is not None
         for row in rows:
             ids, first = words_to_ids(row.text, vocabulary)
@@ -183,7 +191,7 @@ class Texts(Classes):
 
     labels = False
 
-    def read(self, value: Any, place: str, column: str, names: Sequence[str] | None) -> str:
+    def read(self, value: Any, place: str, column: str, names: Names) -> str:
         if not isinstance(value, str) or is_missing(value):
             raise ValueError(f"{place}: no text in column {column!r}; fill it in or remove the row")
         return value.strip()
@@ -200,7 +208,9 @@ class Texts(Classes):
     def texts(self, row: Row) -> list[str]:
         return [row.text, row.label]
 
-    def write(self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: list[str] | None) -> None:
+    def write(
+        self, out: SplitWriter, rows: Sequence[Row], vocabulary: TextVocabulary, names: Sequence[str] | None
+    ) -> None:
         second = framed([row.label for row in rows], vocabulary)
         out.add_many(*framed([row.text for row in rows], vocabulary), second=second)
 
@@ -256,9 +266,7 @@ def _short(names: list[str]) -> str:
 
 def words_to_ids(words: Sequence[str], vocabulary: TextVocabulary) -> tuple[np.ndarray, np.ndarray]:
     """The ids of a row of words joined by spaces, between start and end tokens, and where each word begins."""
-    bos, eos = vocabulary.bos_id, vocabulary.eos_id
-    if bos is None or eos is None:
-        raise ValueError(_NO_FRAME)
+    bos, eos = frame(vocabulary)
     flat, lengths = vocabulary.encode([word if i == 0 else f" {word}" for i, word in enumerate(words)])
     if (lengths == 0).any():
         raise ValueError(f"the word {words[int(np.argmin(lengths))]!r} has no tokens in this vocabulary")
@@ -270,11 +278,10 @@ def words_to_ids(words: Sequence[str], vocabulary: TextVocabulary) -> tuple[np.n
 
 def framed(texts: Sequence[str], vocabulary: TextVocabulary) -> tuple[np.ndarray, list[int]]:
     """The ids of each text between a start and an end token, one after the other, and how many each has."""
-    if vocabulary.bos_id is None or vocabulary.eos_id is None:
-        raise ValueError(_NO_FRAME)
+    frame_ids = frame(vocabulary)
     flat, lengths = vocabulary.encode(texts)
     ends = np.cumsum(lengths)
     # where one text ends the next begins: the end token is inserted there first
     places = np.stack([ends - lengths, ends], axis=1).reshape(-1)
-    values = np.tile([vocabulary.bos_id, vocabulary.eos_id], len(texts))
+    values = np.tile(frame_ids, len(texts))
     return np.insert(flat.astype(np.int64), places, values), (lengths + 2).tolist()

@@ -10,7 +10,7 @@ from cosformer.data.cache import prepare
 from cosformer.data.dataset import SPLITS, Dataset, Description, Writer
 from cosformer.data.dealing import check_shares, deal
 from cosformer.data.encoding import smallest_dtype, tokenizer_identity
-from cosformer.data.own_files import OwnFile, check_hash, checked_lines, content_hash, own_files, splits_by_name
+from cosformer.data.own_files import OwnFile, checked_lines, content_hash, own_files, splits_by_name
 from cosformer.data.subwords import batched, text_vocabulary
 from cosformer.terminal import progress_bar
 
@@ -46,16 +46,9 @@ def texts(
     def files() -> Iterator[OwnFile]:
         return own_files(path, lambda name: _ending(name) == ending)
 
-    found = content_hash(files())
-    check_hash(path, sha256, found)
-    options = {
-        "sha256": found,
-        "ending": ending,
-        "tokenizer": tokenizer_identity(tokenizer),
-        "valid": valid,
-        "test": test,
-    }
-    options |= {"seed": seed, "encoding": encoding, "errors": errors}
+    options = {"sha256": content_hash(path, files(), sha256), "ending": ending}
+    options |= {"tokenizer": tokenizer_identity(tokenizer), "valid": valid, "test": test, "seed": seed}
+    options |= {"encoding": encoding, "errors": errors}
 
     def build(writer: Writer) -> Description:
         parts = _dealt(_read(path, files(), encoding, errors), valid, test, seed)
