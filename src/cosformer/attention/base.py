@@ -1,7 +1,8 @@
 """The base class of every attention mechanism, its traits, and the protocol of a streaming state."""
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -50,6 +51,40 @@ class State(Protocol):
     def from_state_dict(cls, tensors: dict[str, Tensor]) -> Self:
         """The state that ``state_dict`` saved."""
         ...
+
+
+class TensorState:
+    """The methods of a :class:`State` for a frozen dataclass of tensors with the batch first, other states, and
+    numbers."""
+
+    def reorder(self, index: Tensor) -> Self:
+        return self._each(lambda x: x.index_select(0, index.to(x.device)), lambda state: state.reorder(index))
+
+    def detach(self) -> Self:
+        return self._each(Tensor.detach, lambda state: state.detach())
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Masks, positions and counts follow the device and keep their dtype."""
+        return self._each(lambda x: moved(x, *args, **kwargs), lambda state: state.to(*args, **kwargs))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            if hasattr(value, "state_dict"):
+                tensors |= {f"{name}.{key}": x for key, x in value.state_dict().items()}
+            elif value is not None:
+                tensors[name] = torch.as_tensor(value)
+        return tensors
+
+    def _each(self, tensor: Callable[[Tensor], Tensor], state: Callable[[Any], Any]) -> Self:
+        values: dict[str, Any] = {name: tensor(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        values |= {name: state(x) for name, x in vars(self).items() if hasattr(x, "reorder")}
+        return replace(self, **values)  # pyright: ignore[reportArgumentType]
+
+
+def moved(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Like ``Tensor.to``; integers and bools take the device alone."""
+    return x.to(*args, **kwargs) if x.is_floating_point() else x.to(x.new_empty(0).float().to(*args, **kwargs).device)
 
 
 class Attention(nn.Module):

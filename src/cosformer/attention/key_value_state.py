@@ -1,14 +1,15 @@
 """The key-value cache as a value: what softmax attentions carry from one piece of a sequence to the next."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from cosformer.attention.base import TensorState
+
 
 @dataclass(frozen=True, eq=False)
-class KeyValueState:
+class KeyValueState(TensorState):
     """Keys ``k [B,H,S,D]`` and values ``v [B,H,S,E]`` that later queries may still attend to, in order.
 
     ``key_mask`` is bool ``[B,S]``, True where a key may be attended, or None when all may. ``seen`` counts every token
@@ -60,30 +61,9 @@ class KeyValueState:
         mask = None if self.key_mask is None else self.key_mask[:, :keep]
         return KeyValueState(self.k[:, :, :keep], self.v[:, :, :keep], mask, keep)
 
-    def detach(self) -> "KeyValueState":
-        """The same numbers without their history."""
-        return replace(self, k=self.k.detach(), v=self.v.detach())
-
-    def to(self, *args: Any, **kwargs: Any) -> "KeyValueState":
-        """Like ``Tensor.to``, for device and dtype; the mask follows the device and stays bool."""
-        k = self.k.to(*args, **kwargs)
-        mask = None if self.key_mask is None else self.key_mask.to(k.device)
-        return replace(self, k=k, v=self.v.to(*args, **kwargs), key_mask=mask)
-
-    def reorder(self, index: Tensor) -> "KeyValueState":
-        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
-        index = index.to(self.k.device)
-        mask = None if self.key_mask is None else self.key_mask.index_select(0, index)
-        return replace(self, k=self.k.index_select(0, index), v=self.v.index_select(0, index), key_mask=mask)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors to save; ``key_mask`` is there only if there is one."""
-        tensors = {"k": self.k, "v": self.v, "seen": torch.tensor(self.seen)}
-        return tensors if self.key_mask is None else {**tensors, "key_mask": self.key_mask}
-
     @classmethod
     def from_state_dict(cls, tensors: dict[str, Tensor]) -> "KeyValueState":
-        """The state that :meth:`state_dict` saved."""
+        """The state that ``state_dict`` saved."""
         missing = {"k", "v", "seen"} - tensors.keys()
         if missing:
             raise ValueError(f"not a saved key-value state: {', '.join(sorted(missing))} missing")

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cosformer.attention.base import moved
+
 # k [B,Hk,n,D], v [B,Hk,n,E], key_mask [B,n], positions [B,n] for mechanisms that take them
 Piece = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -79,7 +81,7 @@ class RecordedState:
 
     def to(self, *args: Any, **kwargs: Any) -> "RecordedState":
         """Like ``Tensor.to``, for device and dtype."""
-        return self._each(lambda state: state.to(*args, **kwargs), lambda tensor: _to(tensor, *args, **kwargs))
+        return self._each(lambda state: state.to(*args, **kwargs), lambda tensor: moved(tensor, *args, **kwargs))
 
     def reorder(self, index: Tensor) -> "RecordedState":
         """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
@@ -121,9 +123,3 @@ def extend_state(
 
 def _given(positions: Tensor | None) -> dict[str, Tensor]:
     return {} if positions is None else {"positions": positions}
-
-
-def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Masks and positions keep their dtype."""
-    moved = tensor.to(*args, **kwargs)
-    return moved if tensor.is_floating_point() else moved.to(tensor.dtype)

@@ -1,12 +1,12 @@
 """Softmax over sinks and a window, learned features for all keys before them, and a gate between the two parts."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.attention.base import TensorState
 from cosformer.hf.learned_map import start_map
 from cosformer.hf.sink_window import Near, SinkWindow, SinkWindowState
 from cosformer.ops.checks import without_autocast
@@ -16,7 +16,7 @@ from cosformer.ops.state import LinearState
 
 
 @dataclass(frozen=True, eq=False)
-class GatedWindowState:
+class GatedWindowState(TensorState):
     """Sinks and window, the sums over the keys that have left the window, and how many those are in each row."""
 
     near: SinkWindowState
@@ -28,29 +28,9 @@ class GatedWindowState:
         """How many tokens it has taken in."""
         return self.near.seen
 
-    def reorder(self, index: Tensor) -> "GatedWindowState":
-        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
-        count = self.count.index_select(0, index.to(self.count.device))
-        return GatedWindowState(self.near.reorder(index), self.far.reorder(index), count)
-
-    def detach(self) -> "GatedWindowState":
-        """The same numbers without their history."""
-        return replace(self, near=self.near.detach(), far=self.far.detach())
-
-    def to(self, *args: Any, **kwargs: Any) -> "GatedWindowState":
-        """Like ``Tensor.to``, for device and dtype; counts follow the device and stay integers."""
-        near = self.near.to(*args, **kwargs)
-        return GatedWindowState(near, self.far.to(*args, **kwargs), self.count.to(near.k.device))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors to save."""
-        parts = {"near": self.near.state_dict(), "far": self.far.state_dict()}
-        tensors = {f"{part}.{name}": x for part, named in parts.items() for name, x in named.items()}
-        return {**tensors, "count": self.count}
-
     @classmethod
     def from_state_dict(cls, tensors: dict[str, Tensor]) -> "GatedWindowState":
-        """The state that :meth:`state_dict` saved."""
+        """The state that ``state_dict`` saved."""
 
         def part(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")}

@@ -1,18 +1,19 @@
 """Softmax over the first and the most recent keys (StreamingLLM): the near part of a linearized decoder."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.attention.base import TensorState
 from cosformer.ops.checks import without_autocast
 from cosformer.ops.spec import accumulator
 
 
 @dataclass(frozen=True, eq=False)
-class SinkWindowState:
+class SinkWindowState(TensorState):
     """The sinks, which are the first unmasked keys of each row, and the last ``window`` keys, all with their positions.
 
     ``key_mask`` is False where the window has no key yet and where its key is masked or a sink.
@@ -28,32 +29,11 @@ class SinkWindowState:
     unmasked: Tensor  # int64 [B], unmasked tokens so far
     seen: int  # all tokens so far
 
-    def reorder(self, index: Tensor) -> "SinkWindowState":
-        """Batch rows picked by ``index`` (int64 ``[B']``), as beam search needs."""
-        return self._each(lambda x: x.index_select(0, index.to(x.device)))
-
-    def detach(self) -> "SinkWindowState":
-        """The same numbers without their history."""
-        return self._each(Tensor.detach)
-
-    def to(self, *args: Any, **kwargs: Any) -> "SinkWindowState":
-        """Like ``Tensor.to``, for device and dtype; masks and positions follow the device and keep their dtype."""
-        device = self.k.to(*args, **kwargs).device
-        return self._each(lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors to save."""
-        return {name: torch.as_tensor(value) for name, value in vars(self).items()}
-
     @classmethod
     def from_state_dict(cls, tensors: dict[str, Tensor]) -> "SinkWindowState":
-        """The state that :meth:`state_dict` saved."""
+        """The state that ``state_dict`` saved."""
         values: dict[str, Any] = {**tensors, "seen": int(tensors["seen"])}
         return cls(**values)
-
-    def _each(self, change: Any) -> "SinkWindowState":
-        tensors = [field.name for field in fields(self) if field.name != "seen"]
-        return replace(self, **{name: change(getattr(self, name)) for name in tensors})
 
 
 class Near(NamedTuple):
