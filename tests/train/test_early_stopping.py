@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cosformer.train import resume, train
+from cosformer.train.engine import Engine
 
 # without learning the first evaluation is the best: of those every 4 updates the third, at 12, is the second without a
 # better score
@@ -31,16 +33,20 @@ def test_it_stops_after_so_many_evaluations_without_a_better_score(small, tmp_pa
 
 
 @pytest.mark.parametrize("at", [6, 11])
-def test_interrupted_and_resumed_it_stops_at_the_same_update(small, tmp_path: Path, metric_lines, at: int) -> None:
+def test_interrupted_and_resumed_it_stops_at_the_same_update(
+    small, tmp_path: Path, metric_lines, monkeypatch, at: int
+) -> None:
     whole = train(small(**IDLE), tmp_path / "whole", quiet=True)
-    calls = iter(range(at))
+    calls, step = iter(range(at)), Engine.training_step
 
-    def interrupt() -> None:
+    def interrupted(engine: Engine, *args: Any, **kwargs: Any) -> Any:
         if next(calls, None) is None:
             raise KeyboardInterrupt
+        return step(engine, *args, **kwargs)
 
-    with pytest.raises(KeyboardInterrupt):
-        train(small(**IDLE), tmp_path / "cut", quiet=True, wait=interrupt)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Engine, "training_step", interrupted)
+        train(small(**IDLE), tmp_path / "cut", quiet=True)
     found = resume(tmp_path / "cut", quiet=True)
     assert found["steps"] == 12 and found["scores"] == whole["scores"]
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")

@@ -201,19 +201,15 @@ def _megabytes(found: int | None) -> str:
 
 
 def _show_training(folder: Path, steps: int, threads: int) -> None:
-    from cosformer.bench.turns import train_in_turns
     from cosformer.runs import read_run
+    from cosformer.train import train
 
-    words = (
-        f"A small model of Python's own sources, {LENGTH:,} bytes at a time, once with each attention, update by "
-        "update in turns."
-    )
+    words = f"A small model of Python's own sources, {LENGTH:,} bytes at a time, trained once with each attention."
     _head(3, "Does it learn?", words)
-    runs = {name: folder / "runs" / name for name in ATTENTIONS}
-    train_in_turns({path: demo_experiment(name, steps, threads) for name, path in runs.items()})
     rows, speeds, base = [], [], 0.0
-    for name, path in runs.items():
-        run, _ = read_run(path)
+    for name in ATTENTIONS:
+        train(demo_experiment(name, steps, threads), folder / "runs" / name, quiet=not sys.stderr.isatty())
+        run, _ = read_run(folder / "runs" / name)
         if run is None or not run.finished:
             raise KeyboardInterrupt  # it was asked to stop
         speeds.append(statistics.median(speed for _, speed in run.train_curve("tokens_per_second")))

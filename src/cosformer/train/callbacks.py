@@ -1,9 +1,7 @@
-"""Trainer callbacks: progress bar, stop on a signal, a hook before each update, a check of the start."""
+"""Trainer callbacks: progress bar, stop on a signal, a check of the start."""
 
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -108,18 +106,6 @@ class StopOnSignal(TrainerCallback):
         told = torch.tensor(float(self.received is not None), device=args.device)
         dist.all_reduce(told)
         return bool(told > 0)
-
-
-class Wait(TrainerCallback):
-    """Calls a hook before each update; ``exclude_from_timing`` gets its seconds, which do not count as the run's."""
-
-    def __init__(self, wait: Callable[[], object], exclude_from_timing: Callable[[float], None]) -> None:
-        self.wait, self.exclude_from_timing = wait, exclude_from_timing
-
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        started = time.monotonic()
-        self.wait()
-        self.exclude_from_timing(time.monotonic() - started)
 
 
 class StartsAt(TrainerCallback):

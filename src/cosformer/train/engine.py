@@ -311,11 +311,6 @@ class Engine(Trainer):
         """Seconds of training, those before a resume included."""
         return self.seconds + time.monotonic() - self._started
 
-    def exclude_from_timing(self, seconds: float) -> None:
-        """Time that has passed and was not spent on this run."""
-        self._started += seconds
-        self._logged_at += seconds
-
     def cpu_elapsed(self) -> float:
         """Seconds of processor time of this process, those before a resume included."""
         return self.cpu_seconds + time.process_time()

@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from cosformer.tasks import build_task
 from cosformer.tasks.base import Baseline, Task
 from cosformer.tasks.scores import confusion_matrix
 from cosformer.train import checkpoints, settings
-from cosformer.train.callbacks import Progress, StartsAt, StopOnSignal, Wait
+from cosformer.train.callbacks import Progress, StartsAt, StopOnSignal
 from cosformer.train.engine import Engine, TrainingFailed, evaluation_sums, unreadable
 from cosformer.train.mesh import Scored
 from cosformer.train.schedules import schedule
@@ -37,14 +36,9 @@ SCORED_WEIGHTS = "last"  # of a finished run, as Long Range Arena does
 LEARNED_ERRORS = 3.0  # standard errors by which a model beats the baseline to have learned
 
 
-def train(
-    experiment: Experiment, run: Path, *, quiet: bool = False, wait: Callable[[], object] | None = None
-) -> dict[str, Any]:
+def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str, Any]:
     """Train from the start into the new folder ``run``; returns what ``result.json`` holds (or ``run.json`` if
-    stopped).
-
-    ``wait`` is called before every update, and the time it takes is not counted: runs that are compared can take turns.
-    """
+    stopped)."""
     _refuse_existing(run)
     _set_threads(experiment)
     task = build_task(experiment)
@@ -57,7 +51,7 @@ def train(
         _refuse_existing(run)  # another process may have begun it while we prepared the data
         if _first_process():
             settings.begin(run, experiment)
-        return _train_and_score(experiment, task, model, run, None, quiet, wait)
+        return _train_and_score(experiment, task, model, run, None, quiet)
 
 
 def _refuse_existing(run: Path) -> None:
@@ -239,13 +233,7 @@ def _newest(run: Path) -> Path | None:
 
 
 def _train_and_score(
-    experiment: Experiment,
-    task: Task,
-    model: PreTrainedModel,
-    run: Path,
-    checkpoint: Path | None,
-    quiet: bool,
-    wait: Callable[[], object] | None = None,
+    experiment: Experiment, task: Task, model: PreTrainedModel, run: Path, checkpoint: Path | None, quiet: bool
 ) -> dict[str, Any]:
     disable_progress_bar()  # transformers would draw one over ours for every file it writes
     if experiment.train.tracker in ("wandb", "trackio"):
@@ -258,8 +246,6 @@ def _train_and_score(
         callbacks.append(_tensorboard(run, done))
     set_seed(experiment.train.seed)
     engine = Engine(experiment, task, model, run, callbacks=callbacks)
-    if wait is not None:
-        engine.add_callback(Wait(wait, engine.exclude_from_timing))
     record = _Record(engine, task)
     if checkpoint is not None:
         engine.load_counters(checkpoint)
