@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.data.masking import IGNORED
 from cosformer.data.padding import pad_rows, pad_values
+from cosformer.data.subwords import batched
 from cosformer.data.vocabulary import Channels, Ids, Letters
 from cosformer.experiment import EXPERIMENT_FILE
 from cosformer.prediction.readers import Bad, RunReader, Text, TokenizerReader, sides_of
@@ -104,11 +105,11 @@ class Predictor:
 
     def _batches(self, parts: list[Any]) -> Iterator[list[Any]]:
         if getattr(self.config, "pooling", None) != "mean_all":
-            yield from _batched(parts, self.batch)
+            yield from batched(parts, self.batch)
             return
         # padding would count: rows of one length alone go together
         for _, same in itertools.groupby(parts, lambda entry: [len(side) for side in entry[1]]):
-            yield from _batched(list(same), self.batch)
+            yield from batched(list(same), self.batch)
 
     def _forward(self, rows: Sequence[Sequence[np.ndarray]]) -> list[Any]:
         """Of each row the logits, or, of a language model, (nats, tokens)."""
@@ -215,10 +216,6 @@ def _windows(texts: Iterable[Any]) -> Iterator[list[Any]]:
             window, letters = [], 0
     if window:
         yield window
-
-
-def _batched(rows: list[Any], size: int) -> Iterator[list[Any]]:
-    return (rows[i : i + size] for i in range(0, len(rows), size))
 
 
 def _is_causal(kind: str) -> bool:

@@ -12,28 +12,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from cosformer.data import arrays, fasta
+from cosformer.data.columns import USUAL, choose, named
 from cosformer.data.own_files import own_files
 from cosformer.data.series import unlabelled
 from cosformer.extras import require
 from cosformer.output_file import STANDARD
-from cosformer.suggest import unknown
 
 # ending -> form
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
 FORMS |= dict.fromkeys(fasta.ENDINGS, "fasta") | dict.fromkeys(arrays.ENDINGS, "arrays")
-USUAL_TEXT = (
-    "text",
-    "sentence",
-    "review",
-    "content",
-    "document",
-    "body",
-    "comment",
-    "message",
-    "tweet",
-    "abstract",
-    "sequence",
-)
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -199,16 +186,15 @@ def encoding_problem(texts: Sequence[str]) -> str:
 def text_column(table: Table, asked: str | None) -> str:
     """The column that holds the texts: the one ``asked`` for, else one of a usual name, else the only one."""
     if asked is not None:
-        if asked not in table.columns:
-            raise ValueError(f"{table.name}: {unknown('column', asked, table.columns)}")
-        return asked
-    usual = [column for name in USUAL_TEXT for column in table.columns if column.lower() == name]
-    found = usual or (table.columns if len(table.columns) == 1 else [])
-    if not found:
+        return named(table.name, table.columns, asked)
+    only = table.columns[0] if len(table.columns) == 1 else None
+    usual = {"text": (*USUAL["class"]["text"], "sequence")}
+    found = choose(table.columns, {}, usual).get("text", only)
+    if found is None:
         raise ValueError(
             f"{table.name}: which column holds the texts? It has {', '.join(table.columns)}; say --text "
             f"{table.columns[0]}"
             if table.columns
             else f"{table.name}: no row can be read"
         )
-    return found[0]
+    return found

@@ -71,6 +71,7 @@ def as_transformers(vocabulary: Bytes | Letters | Words | Subwords, task: str, m
 def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
     """A new ``tokenizers.Tokenizer`` with the ids of ``vocabulary``."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     if isinstance(vocabulary, Subwords):
         return Tokenizer.from_str(vocabulary.tokenizer.to_str())
@@ -88,16 +89,9 @@ def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
         tokenizer.decoder = decoders.Fuse()
         return tokenizer
     special = {"<s>": vocabulary.bos_id, "</s>": vocabulary.eos_id, "<mask>": vocabulary.mask_id}
-    entries = {"<pad>": 0, **{letter: byte + 1 for byte, letter in enumerate(_letters())}}
+    entries = {"<pad>": 0, **{letter: byte + 1 for byte, letter in bytes_to_unicode().items()}}
     entries |= {name: i for name, i in special.items() if i is not None}
     tokenizer = Tokenizer(models.BPE(vocab=entries, merges=[]))  # a BPE that has learnt nothing knows bytes
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _letters() -> list[str]:
-    """The character that byte-level tokenizers write for each byte: itself if printable, else one above 255."""
-    seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in seen else next(others)) for byte in range(256)]
