@@ -24,6 +24,14 @@ BENCHES: dict[str, Bench] = {
         {"--lengths": lengths("default: 4096,16384")},
         "the shorter length and 5 repeats",
     ),
+    "against": Bench(
+        "this tree against another commit",
+        "Time of the operator, a one-token call, a model's token and a training update over the other commit's, in "
+        f"processes of their own; below 1 this tree is faster. {QUIET}",
+        9,
+        {"--revision": Option("the commit to compare with", metavar="COMMIT")},
+        "three rounds",
+    ),
     "data": Bench(
         "generators and preparation",
         "Generators on all cores, in rows per second; BPE preparation as a share of the tokenizers library's rate.",

@@ -6,6 +6,7 @@ from cosformer import build_attention
 from cosformer.cli import COMMANDS, main
 from cosformer.data import load_dataset
 from cosformer.suggest import _edits, check_model_path, nearest
+from studies.cosformer2022.__main__ import main as study
 
 
 def test_every_table_suggests_the_nearest_name(capsys):
@@ -15,6 +16,9 @@ def test_every_table_suggests_the_nearest_name(capsys):
         load_dataset("wikitxt2")
     assert main(["trian"]) == 2
     assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        study(["tabel2"])
+    assert "unknown target 'tabel2'; did you mean 'table2'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

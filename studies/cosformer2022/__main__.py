@@ -1,6 +1,7 @@
 """``python -m studies.cosformer2022``: train what a table, figure or claim needs and print it next to the paper."""
 
 import argparse
+import difflib
 import re
 import shlex
 import signal
@@ -64,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.epilog = "targets:\n" + "\n".join(f"  {name:<12}{line}" for name, (_, line) in TARGETS.items())
     add = parser.add_argument
-    add("target", metavar="TARGET", choices=TARGETS, help="one of those below")
+    add("target", metavar="TARGET", type=_target, help="one of those below")
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
@@ -95,6 +96,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--into", type=Path, metavar="README", help="ledger: fill that file's 'results' marker")
     return parser
+
+
+def _target(name: str) -> str:
+    if name not in TARGETS:
+        near = difflib.get_close_matches(name, TARGETS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(TARGETS)}"
+        raise argparse.ArgumentTypeError(f"unknown target {name!r}; {hint}")
+    return name
 
 
 def run(args: argparse.Namespace) -> None:
