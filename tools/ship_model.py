@@ -16,7 +16,7 @@ from cosformer.experiment import EXPERIMENT_FILE, RESULT_FILE, load_experiment
 from cosformer.models.card import model_card
 from cosformer.tasks import build_task
 from cosformer.train import checkpoints
-from cosformer.train.engine import score
+from cosformer.train.engine import scores_of
 from cosformer.train.run import load_model
 from cosformer.train.vocabulary import load_vocabulary, save_vocabulary
 
@@ -37,7 +37,7 @@ def export(run: Path, out: Path) -> None:
     save_vocabulary(load_vocabulary(run), fresh / "best", task.name, task.length)
     # rounding changed the weights: the scores are those of what is shipped, computed as it will be used
     rounded = model.float()
-    result["scores"] = {name: score(task, name, rounded, experiment.train.eval_batch) for name in result["scores"]}
+    result["scores"] = {name: scores_of(task, name, rounded, experiment.train.eval_batch) for name in result["scores"]}
     result["weights"] = "last, in bfloat16"
     (fresh / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (fresh / EXPERIMENT_FILE).write_text(experiment.to_json(), encoding="utf-8")

@@ -25,12 +25,12 @@ __all__ = [
     "NOT_RUN",
     "Curve",
     "Run",
-    "Sample",
+    "SeedScores",
     "find_runs",
     "load",
     "read_run",
     "read_runs",
-    "sample",
+    "seed_scores",
     "thinned",
     "with_error",
     "write_runs",
@@ -89,7 +89,7 @@ class Run:
         return self.path.name if self.path else f"{self.recipe}-{self.attention}-seed{self.seed}"
 
     @property
-    def cell(self) -> tuple[str, str, int]:
+    def key(self) -> tuple[str, str, int]:
         """Which run it is: two with the same recipe, attention and seed are one."""
         return self.recipe, self.attention, self.seed
 
@@ -199,7 +199,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 def write_runs(path: Path, runs: Iterable[Run], *, append: bool = False) -> None:
     """One line each, by recipe, attention and seed. ``append``: keep what the file holds."""
     kept = [line for _, line in read_lines(path)[0]] if append else []
-    write_lines(path, [*kept, *(run.line() for run in sorted(runs, key=lambda run: run.cell))])
+    write_lines(path, [*kept, *(run.line() for run in sorted(runs, key=lambda run: run.key))])
 
 
 def load(*paths: str | PathLike[str]) -> list[Run]:
@@ -228,7 +228,7 @@ def thinned(curve: Curve, points: int = CURVE_POINTS) -> Curve:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SeedScores:
     """One attention's scores, one a seed. ``learned``: how many of them beat the model that ignores its input."""
 
     name: str
@@ -252,12 +252,12 @@ class Sample:
         return f"{with_error(self.mean, self.error)}{one}"
 
 
-def sample(runs: Sequence[Run], recipe: str, attention: str, evaluation: str, metric: str) -> Sample:
+def seed_scores(runs: Sequence[Run], recipe: str, attention: str, evaluation: str, metric: str) -> SeedScores:
     """One metric over the seeds of one recipe and attention; without values where none was run."""
     chosen = [run for run in runs if (run.recipe, run.attention) == (recipe, attention)]
     scored = [run for run in chosen if metric in run.scores.get(evaluation, {})]
     values = tuple(run.scores[evaluation][metric] for run in scored)
-    return Sample(attention, values, sum(run.learned.get(evaluation, True) for run in scored))
+    return SeedScores(attention, values, sum(run.learned.get(evaluation, True) for run in scored))
 
 
 def with_error(mean: float, error: float | None, digits: int | None = None) -> str:

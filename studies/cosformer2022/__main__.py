@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
 def _runs(cells: Sequence[Cell], args: argparse.Namespace) -> tuple[list[Run], list[str]]:
     """Train what is missing, unless only what is there shall be shown; the finished runs, and what was skipped."""
     known, problems = ([], []) if args.source is None else read_runs([args.source])
-    known.sort(key=lambda run: run.cell)
+    known.sort(key=lambda run: run.key)
     if args.show and args.source is not None:
         return known, problems
     left: Sequence[Cell] = ()
@@ -190,7 +190,7 @@ def _committed(args: argparse.Namespace) -> tuple[list[Run], list[str]]:
     older = args.records / "runs-v1.jsonl"
     files = [path, older] if args.target not in ("ledger", "rates") and older.exists() else [path]
     runs, problems = read_runs(files)
-    return sorted(runs, key=lambda run: run.cell), problems
+    return sorted(runs, key=lambda run: run.key), problems
 
 
 def _print_commands(cells: Sequence[Cell], args: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ def contexts(length: int) -> list[int]:
 def losses(run: Path, scored: int = SCORED) -> dict[int, float]:
     """Context -> nats a token of the run's last weights, over the same tokens for every context."""
     from cosformer.tasks import build_task
-    from cosformer.train import SCORED_WEIGHTS, load_model, score
+    from cosformer.train import SCORED_WEIGHTS, load_model, scores_of
 
     experiment = load_experiment(run)
     model = load_model(run, SCORED_WEIGHTS)
@@ -36,7 +36,7 @@ def losses(run: Path, scored: int = SCORED) -> dict[int, float]:
         data = dataclasses.replace(experiment.data, length=window, eval_rows=scored // window, full_test=False)
         task = build_task(dataclasses.replace(experiment, data=data))
         rows = experiment.train.eval_batch * (experiment.data.length or 0) // window
-        found[context] = score(task, f"test@{context}", model, rows)["loss"]
+        found[context] = scores_of(task, f"test@{context}", model, rows)["loss"]
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cosformer.runs import NOT_RUN, Run, Sample
+from cosformer.runs import NOT_RUN, Run, SeedScores
 from studies.cosformer2022.claims import CLAIMS, CONTROL, MUST_PASS, Claim, Comparison, Measure, plain_measure
 from studies.cosformer2022.verdict import (
     NOT_TESTABLE,
@@ -34,11 +34,11 @@ def by_seed(lines: Sequence[Run], measure: Measure, attention: str) -> dict[int,
     return {seed: score for seed, score in scores.items() if score is not None}
 
 
-def sample(lines: Sequence[Run], measure: Measure, attention: str) -> Sample:
+def seed_scores(lines: Sequence[Run], measure: Measure, attention: str) -> SeedScores:
     """The same without the seeds' numbers, and how many of the runs learned."""
     values, runs = by_seed(lines, measure, attention), _runs(lines, measure, attention)
     learned = sum(runs[seed].learned.get(runs[seed].evaluation, False) for seed in values)
-    return Sample(attention, tuple(values.values()), learned)
+    return SeedScores(attention, tuple(values.values()), learned)
 
 
 def effect(part: Comparison, lines: Sequence[Run]) -> Effect:
@@ -56,7 +56,7 @@ def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
     if gate is None:
         return Verdict(NOT_RUN, f"the gate of {recipe} has not been computed")
     for name in MUST_PASS[recipe]:
-        found = sample(lines, measure, name)
+        found = seed_scores(lines, measure, name)
         if not found.values:
             return Verdict(NOT_RUN, f"no run with {name}")
         if missed := _missed(found, measure, gate, name):
@@ -70,7 +70,7 @@ def obstacle(recipe: str, lines: Sequence[Run], gates: Gates) -> Verdict | None:
     return None
 
 
-def _missed(found: Sample, measure: Measure, gate: Mapping[str, Any], name: str) -> Verdict | None:
+def _missed(found: SeedScores, measure: Measure, gate: Mapping[str, Any], name: str) -> Verdict | None:
     """The verdict where the mean of ``found``, the runs called ``name``, is no better than the gate's score."""
     if (found.mean - gate["score"]) * (1 if measure.higher_is_better else -1) > 0:
         return None
@@ -84,7 +84,7 @@ def _stopped(claim: Claim, lines: Sequence[Run], gates: Gates) -> Verdict | None
     if stopped := obstacle(claim.gate, lines, gates):
         return stopped
     for measure in dict.fromkeys(part.measure for part in claim.parts if part.measure.recipe != claim.gate):
-        found = sample(lines, measure, "cosformer")
+        found = seed_scores(lines, measure, "cosformer")
         if found.values and (missed := _missed(found, measure, gates[claim.gate], f"cosformer ({measure.recipe})")):
             return missed
     return None
@@ -176,7 +176,7 @@ def _numbers(found: Effect) -> dict[str, Any]:
 
 
 def _row(lines: Sequence[Run], measure: Measure, name: str) -> dict[str, Any]:
-    found = sample(lines, measure, name)
+    found = seed_scores(lines, measure, name)
     row: dict[str, Any] = {"attention": name, "seeds": len(found.values), "learned": found.learned}
     if found.values:
         row["mean"] = _short(found.mean)

@@ -15,7 +15,7 @@ from studies.cosformer2022 import PLUGIN, Request, context, first_screen, gates,
 from studies.cosformer2022.cells import LEDGER_SEEDS, ledger_cells
 from studies.cosformer2022.claims import CLAIMS, CONTROL, LM, MLM, MUST_PASS, SST2, Measure, plain_measure
 from studies.cosformer2022.drawings import effects
-from studies.cosformer2022.ledger import attentions, sample
+from studies.cosformer2022.ledger import attentions, seed_scores
 from studies.cosformer2022.speed import speed_claims
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 
@@ -191,7 +191,7 @@ def _gates(found: dict[str, Any], lines: Sequence[Run]) -> str:
             rows.append([f"`{task}`", "not computed", *["-"] * 4])
             continue
         gate, measure = known[task], plain_measure(task)
-        scores = [str(sample(lines, measure, name)) for name in ("softmax", "cosformer", CONTROL)]
+        scores = [str(seed_scores(lines, measure, name)) for name in ("softmax", "cosformer", CONTROL)]
         stopped = ledger.obstacle(task, lines, known)
         says = "passed, and the control loses" if stopped is None else f"{stopped.outcome}: {stopped.reason}"
         rows.append([f"`{task}`", f"{gate['name']}: {gate['score']:.4g} {measure.unit}", *scores, says])
@@ -219,7 +219,7 @@ def _scores(lines: Sequence[Run]) -> list[str]:
         label, theirs = ("", {}) if measure.area else _PAPER.get(measure.recipe, ("", {}))
         rows = []
         for name in names:
-            found = sample(lines, measure, name)
+            found = seed_scores(lines, measure, name)
             seeds = ", ".join(f"{value:.4g}" for value in found.values) or "-"
             learned = f"{found.learned} of {len(found.values)}" if found.values else "-"
             row = [name, str(found), seeds, learned]

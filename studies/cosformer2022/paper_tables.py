@@ -7,7 +7,7 @@ from typing import Any
 
 from cosformer.report.overview import is_sensible, reads_words
 from cosformer.report.table import Table
-from cosformer.runs import NOT_RUN, Run, Sample, sample, with_error
+from cosformer.runs import NOT_RUN, Run, SeedScores, seed_scores, with_error
 from studies.cosformer2022 import paper
 
 UNLEARNED = "* No better than a model that ignores its input."
@@ -40,7 +40,7 @@ class Entry:
 
     attention: str
     column: str
-    ours: Sample
+    ours: SeedScores
     paper: float | None
     diverged: int
     digits: int
@@ -129,12 +129,12 @@ def sources(columns: Sequence[Column], runs: Sequence[Run]) -> Iterator[str]:
         yield f"{column.name}: {words}".strip()
 
 
-def scores(runs: Sequence[Run], column: Column, attention: str) -> Sample:
+def scores(runs: Sequence[Run], column: Column, attention: str) -> SeedScores:
     """Ours of one cell; accuracies in percent. An average has one value for each seed that has all of its recipes."""
     evaluations = {x.recipe: column.split or x.evaluation for x in runs if x.scores}
 
-    def of(recipe: str, chosen: Sequence[Run]) -> Sample:
-        return sample(chosen, recipe, attention, evaluations.get(recipe, "test"), column.metric)
+    def of(recipe: str, chosen: Sequence[Run]) -> SeedScores:
+        return seed_scores(chosen, recipe, attention, evaluations.get(recipe, "test"), column.metric)
 
     if len(column.recipes) == 1:
         found = of(column.recipes[0], runs)
@@ -145,9 +145,9 @@ def scores(runs: Sequence[Run], column: Column, attention: str) -> Sample:
             if parts and all(part.values for part in parts):
                 values.append(statistics.fmean(part.mean for part in parts))
                 learned += any(part.learned for part in parts)
-        found = Sample(attention, tuple(values), learned)
+        found = SeedScores(attention, tuple(values), learned)
     scale = 100 if column.metric == "accuracy" else 1
-    return Sample(attention, tuple(scale * value for value in found.values), found.learned)
+    return SeedScores(attention, tuple(scale * value for value in found.values), found.learned)
 
 
 def average(name: str, recipes: Sequence[str], runs: Sequence[Run]) -> Column:

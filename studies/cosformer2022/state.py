@@ -101,7 +101,7 @@ def collect(cells: Iterable[Cell], runs: Path) -> tuple[list[Run], list[str]]:
 
 def cell_key(run: Run) -> tuple[str, str, int, float]:
     """What tells runs apart: recipe, attention, seed and, in the search of rates, the rate (0 elsewhere)."""
-    return *run.cell, run.extra.get("rate") or 0.0
+    return *run.key, run.extra.get("rate") or 0.0
 
 
 def merged(*parts: Iterable[Run]) -> list[Run]:

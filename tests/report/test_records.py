@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from cosformer.report.measurements import Measurement, Results, read_results
-from cosformer.runs import Run, Sample, find_runs, load, read_run, read_runs, run_of_line, sample, thinned, write_runs
+from cosformer.runs import (
+    Run,
+    SeedScores,
+    find_runs,
+    load,
+    read_run,
+    read_runs,
+    run_of_line,
+    seed_scores,
+    thinned,
+    write_runs,
+)
 from report import made_up
 
 METRICS = [
@@ -29,7 +40,7 @@ def write_run(path: Path, attention: str = "cosformer", seed: int = 0) -> Path:
 def test_a_whole_run(tmp_path: Path) -> None:
     run, problems = read_run(write_run(tmp_path / "a", attention="relu", seed=3))
     assert run is not None and problems == []
-    assert (run.name, run.cell, run.task, run.status) == ("a", ("lm-tiny", "relu", 3), "lm", "done")
+    assert (run.name, run.key, run.task, run.status) == ("a", ("lm-tiny", "relu", 3), "lm", "done")
     assert run.train_curve() == [(50, 3.0), (100, 2.0)]
     assert run.train_curve("lr") == [(50, 0.1), (100, 0.2)]
     assert run.eval_curve("valid") == [(50, 2.5), (100, 2.25)]
@@ -146,7 +157,7 @@ RUNS = Path(__file__).parents[2] / "studies" / "cosformer2022" / "results" / "ru
 def test_the_committed_runs_are_read_and_written_back_as_they_are(tmp_path: Path) -> None:
     runs, problems = read_runs([RUNS])
     assert len(runs) >= 59 and problems == []
-    assert all(run.cell and run.scores and run.learned and run.train_loss for run in runs if not run.diverged)
+    assert all(run.key and run.scores and run.learned and run.train_loss for run in runs if not run.diverged)
     write_runs(tmp_path / "runs.jsonl", reversed(runs))
     kept, written = (
         sorted(json.dumps(json.loads(line), sort_keys=True) for line in path.read_text(encoding="utf-8").splitlines())
@@ -160,7 +171,7 @@ def test_a_folder_and_its_line_are_the_same_record(tmp_path: Path) -> None:
     assert run is not None
     line = json.loads(json.dumps(run.line())) | {"baseline": {}, "cpu_seconds": 3.5, "machine": {}}
     again = run_of_line(line | {"gate": [0.5], "area": 7.25})
-    assert (again.cell, again.scores, again.status) == (run.cell, run.scores, run.status)
+    assert (again.key, again.scores, again.status) == (run.key, run.scores, run.status)
     assert again.train_curve() == run.train_curve() and again.valid_loss == run.valid_loss
     assert again.extra == {"gate": [0.5], "area": 7.25}  # unknown here, kept all the same
     assert again.line()["area"] == 7.25 and again.name == "lm-tiny-cosformer-seed0"
@@ -196,15 +207,15 @@ def test_means_over_seeds() -> None:
         Run("r", "lm", "cosformer", seed, "done", scores={"test": {"loss": loss}}, learned={"test": seed > 0})
         for seed, loss in enumerate((1.0, 2.0, 3.0))
     ]
-    found = sample(runs, "r", "cosformer", "test", "loss")
+    found = seed_scores(runs, "r", "cosformer", "test", "loss")
     assert found.values == (1.0, 2.0, 3.0) and found.learned == 2
     assert found.mean == 2.0 and found.error == pytest.approx(1 / 3**0.5) and str(found) == "2.00 ± 0.58"
-    assert str(sample(runs[:1], "r", "cosformer", "test", "loss")) == "1 (one seed)"
-    assert str(sample(runs, "r", "relu", "test", "loss")) == "not run"
-    assert str(Sample("x", (4.0, 4.0), 2)) == "4.000 ± 0.000"
-    uneven = Sample("a", (1.0, 2.0, 6.0), 3)
+    assert str(seed_scores(runs[:1], "r", "cosformer", "test", "loss")) == "1 (one seed)"
+    assert str(seed_scores(runs, "r", "relu", "test", "loss")) == "not run"
+    assert str(SeedScores("x", (4.0, 4.0), 2)) == "4.000 ± 0.000"
+    uneven = SeedScores("a", (1.0, 2.0, 6.0), 3)
     assert uneven.mean == 3.0 and uneven.error == pytest.approx(math.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
-    assert math.isnan(Sample("a", (1.0,), 1).error)
+    assert math.isnan(SeedScores("a", (1.0,), 1).error)
 
 
 def test_results_are_found_by_their_fields_and_come_back_from_the_disk(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from studies.cosformer2022 import rates
 from studies.cosformer2022.__main__ import _with_rates
 from studies.cosformer2022.cells import Cell, ledger_cells, search_cells
 from studies.cosformer2022.claims import CLAIMS, LM, MLM, Measure
-from studies.cosformer2022.ledger import ledger, sample
+from studies.cosformer2022.ledger import ledger, seed_scores
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "cosformer2022" / "recompute.py"
@@ -59,35 +59,35 @@ def entry(key: str, lines: list[Run], gates: Any = GATES) -> dict[str, Any]:
 
 def test_the_score_is_the_test_split_s_or_else_the_validation_split_s() -> None:
     lines = [line("mlm", "relu", seed, 3.0 + seed) for seed in range(3)]
-    assert sample(lines, LOSS, "relu").values == (3.0, 4.0, 5.0)
+    assert seed_scores(lines, LOSS, "relu").values == (3.0, 4.0, 5.0)
     for one in lines:
         del one.scores["test"]
-    assert sample(lines, LOSS, "relu").values == (2.5, 3.5, 4.5)
-    assert sample(lines, LOSS, "softmax").values == ()
+    assert seed_scores(lines, LOSS, "relu").values == (2.5, 3.5, 4.5)
+    assert seed_scores(lines, LOSS, "softmax").values == ()
 
 
 def test_accuracies_are_in_points_and_those_that_learned_are_counted() -> None:
     lines = [line("a", "relu", seed, accuracy, "accuracy") for seed, accuracy in enumerate((0.6, 0.5, 0.7))]
-    found = sample(lines, ACCURACY, "relu")
+    found = seed_scores(lines, ACCURACY, "relu")
     assert found.values == pytest.approx((60.0, 50.0, 70.0)) and found.learned == 2
 
 
 def test_a_run_below_its_baseline_counts_with_the_baseline() -> None:
     lines = [line("mlm", "identity", 0, 9.5), line("mlm", "identity", 1, 6.0), diverged("mlm", "identity", 2)]
-    found = sample(lines, LOSS, "identity")
+    found = seed_scores(lines, LOSS, "identity")
     assert found.values == (7.0, 6.0, 7.0) and found.learned == 1
 
 
 def test_a_run_that_diverged_takes_the_baseline_of_another_attention_and_waits_for_one() -> None:
     lines = [diverged("mlm", "identity", 0)]
-    assert sample(lines, LOSS, "identity").values == ()
-    assert sample([*lines, line("mlm", "relu", 0, 3.0)], LOSS, "identity").values == (7.0,)
+    assert seed_scores(lines, LOSS, "identity").values == ()
+    assert seed_scores([*lines, line("mlm", "relu", 0, 3.0)], LOSS, "identity").values == (7.0,)
 
 
 def test_area_is_the_mean_training_loss_and_a_run_that_diverged_has_none() -> None:
     area = Measure("mlm", "loss", higher_is_better=False, unit="nats", area=True)
     lines = [line("mlm", "relu", 0, 3.0, mean_train_loss=4.5), diverged("mlm", "relu", 1, mean_train_loss=9.0)]
-    assert sample(lines, area, "relu").values == (4.5,)
+    assert seed_scores(lines, area, "relu").values == (4.5,)
 
 
 def test_on_par_is_judged_by_the_margin_and_paired_by_seed() -> None:

@@ -119,9 +119,9 @@ def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> No
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results:start -->\n<!-- results:end -->\n")
     request = Request("ledger", "small", None, 3, tmp_path / "runs", DOCS, write=tmp_path, into=readme)
-    page.show(request, sorted(lines(), key=lambda run: run.cell))
+    page.show(request, sorted(lines(), key=lambda run: run.key))
     written, problems = read_runs([tmp_path / "results" / "runs.jsonl"])
-    assert not problems and written == sorted(lines(), key=lambda run: run.cell)
+    assert not problems and written == sorted(lines(), key=lambda run: run.key)
     first = (tmp_path / "results.md").read_text()
     page.show(request, written)
     assert (tmp_path / "results.md").read_text() == first

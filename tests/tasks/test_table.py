@@ -28,8 +28,8 @@ def test_every_task_is_in_its_table() -> None:
     assert found == {name: attribute for name, (_, attribute, _) in TASKS.items()}
     for name in TASKS:
         kind = task_class(name)
-        assert issubclass(kind, Task) and kind.name == name and kind.score in ("loss", "mae", "accuracy", "f1")
-        assert kind.higher_is_better == (kind.score in ("accuracy", "f1"))
+        assert issubclass(kind, Task) and kind.name == name and kind.metric in ("loss", "mae", "accuracy", "f1")
+        assert kind.higher_is_better == (kind.metric in ("accuracy", "f1"))
     with pytest.raises(ValueError, match="unknown task 'zzz'; known: lm, mlm, classify, recall, regress"):
         task_class("zzz")
 

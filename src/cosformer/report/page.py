@@ -21,7 +21,7 @@ from cosformer.report.heat_maps import MAPS_FILE, layer_maps
 from cosformer.report.measurements import Results, number, results_of
 from cosformer.report.overview import Metric, marked, metric_of, score_of, shown, status
 from cosformer.report.table import Table
-from cosformer.runs import Run, Sample, find_runs, read_runs, with_error
+from cosformer.runs import Run, SeedScores, find_runs, read_runs, with_error
 
 UNLEARNED = "* No better than a model that ignores its input."
 _HERE = Path(__file__).parent
@@ -197,7 +197,7 @@ def _findings(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
         yield setup.label, f"{first}, {ahead}.{rest}" if gap else f"{first}; {second.name} reaches the same."
 
 
-def _ranked(runs: Sequence[Run]) -> tuple[list[Sample], Metric | None]:
+def _ranked(runs: Sequence[Run]) -> tuple[list[SeedScores], Metric | None]:
     """The attentions of one setup with their scores over seeds, best mean first; metric None if none finished."""
     scored = [run for run in runs if run.finished]
     metric = next(filter(None, map(metric_of, scored)), None)
@@ -207,16 +207,16 @@ def _ranked(runs: Sequence[Run]) -> tuple[list[Sample], Metric | None]:
     for name, of_name in overview.grouped(scored, "attention").items():
         values = tuple(score for run in of_name if (score := score_of(run, metric)) is not None)
         if values:
-            found.append(Sample(name, values, sum(run.learned.get(run.evaluation, True) for run in of_name)))
-    return sorted(found, key=lambda sample: sample.mean, reverse=metric.higher_is_better), metric
+            found.append(SeedScores(name, values, sum(run.learned.get(run.evaluation, True) for run in of_name)))
+    return sorted(found, key=lambda scores: scores.mean, reverse=metric.higher_is_better), metric
 
 
-def _value(sample: Sample, metric: Metric) -> str:
-    return metric.text(sample.mean) if math.isnan(sample.error) else with_error(sample.mean, sample.error)
+def _value(scores: SeedScores, metric: Metric) -> str:
+    return metric.text(scores.mean) if math.isnan(scores.error) else with_error(scores.mean, scores.error)
 
 
-def _seeds(sample: Sample) -> str:
-    return "one seed" if len(sample.values) == 1 else f"{len(sample.values)} seeds"
+def _seeds(scores: SeedScores) -> str:
+    return "one seed" if len(scores.values) == 1 else f"{len(scores.values)} seeds"
 
 
 def _how_sure(gap: float, error: float) -> str:

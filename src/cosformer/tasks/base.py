@@ -40,10 +40,10 @@ class Baseline:
 
 
 class Task(ABC):
-    """Data + head + loss + score. ``score``: the metric a model is chosen by; ``higher_is_better`` says which way."""
+    """Data + head + loss + score. ``metric``: the score a model is chosen by; ``higher_is_better`` says which way."""
 
     name: ClassVar[str]
-    score: ClassVar[str]
+    metric: ClassVar[str]
     higher_is_better: ClassVar[bool]
     head: ClassVar[type[PreTrainedModel]]
     length: int  # tokens that a row may have
@@ -141,7 +141,7 @@ class Task(ABC):
 
     @abstractmethod
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics of evaluation ``name`` from the summed ``sums``, among them ``self.score`` and ``error``, the
+        """The metrics of evaluation ``name`` from the summed ``sums``, among them ``self.metric`` and ``error``, the
         standard error of that score over rows (or tokens)."""
 
     @abstractmethod

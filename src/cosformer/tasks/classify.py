@@ -30,7 +30,7 @@ class Classify(Task):
     evaluation windows that overlap by a quarter cover it, and their probabilities are averaged."""
 
     name = "classify"
-    score = "accuracy"
+    metric = "accuracy"
     higher_is_better = True
     head = CosformerForSequenceClassification
 

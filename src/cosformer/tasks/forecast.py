@@ -30,7 +30,7 @@ class Forecast(Task):
     """
 
     name = "forecast"
-    score = "mae"
+    metric = "mae"
     higher_is_better = False
     head = CosformerForForecasting
 

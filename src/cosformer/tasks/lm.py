@@ -34,7 +34,7 @@ class LM(Task):
     """
 
     name = "lm"
-    score = "loss"
+    metric = "loss"
     higher_is_better = False
     head = CosformerForCausalLM
 

@@ -30,7 +30,7 @@ class MLM(Task):
     """
 
     name = "mlm"
-    score = "loss"
+    metric = "loss"
     higher_is_better = False
     head = CosformerForMaskedLM
 

@@ -17,7 +17,7 @@ class Multilabel(Classify):
     ``exact``: the share of rows whose classes are all right."""
 
     name = "multilabel"
-    score = "f1"
+    metric = "f1"
     higher_is_better = True
 
     def _check_labels(self) -> None:

@@ -18,7 +18,7 @@ class Recall(Task):
     """Rows of the set ``recall``; loss and accuracy count the answers only."""
 
     name = "recall"
-    score = "accuracy"
+    metric = "accuracy"
     higher_is_better = True
     head = CosformerForCausalLM
 

@@ -18,7 +18,7 @@ class Regress(Classify):
     the mean and the scale are in its config. Of windows the mean of the numbers counts."""
 
     name = "regress"
-    score = "mae"
+    metric = "mae"
     higher_is_better = False
 
     def _check_labels(self) -> None:

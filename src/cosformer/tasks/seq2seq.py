@@ -22,7 +22,7 @@ class Seq2seq(Match):
     """Source and target texts. ``loss`` in nats and ``perplexity`` per target token, the end token included."""
 
     name = "seq2seq"
-    score = "loss"
+    metric = "loss"
     higher_is_better = False
     head = CosformerForConditionalGeneration
 

@@ -20,7 +20,7 @@ class Tag(Classify):
     error over rows, whose words depend on each other; ``macro_f1``: the mean of F1 over the tags."""
 
     name = "tag"
-    score = "accuracy"
+    metric = "accuracy"
     higher_is_better = True
     head = CosformerForTokenClassification
 

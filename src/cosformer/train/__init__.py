@@ -1,6 +1,6 @@
 """Training: turns an experiment into a run folder, with Hugging Face's Trainer and the features that it lacks."""
 
-from cosformer.train.engine import TrainingFailed, score
+from cosformer.train.engine import TrainingFailed, scores_of
 from cosformer.train.run import SCORED_WEIGHTS, evaluate_run, evaluate_with_confusions, load_model, resume, train
 from cosformer.train.start import start_model
 
@@ -11,7 +11,7 @@ __all__ = [
     "evaluate_with_confusions",
     "load_model",
     "resume",
-    "score",
+    "scores_of",
     "start_model",
     "train",
 ]

@@ -18,8 +18,8 @@ from cosformer.train.engine import TrainingFailed
 class Progress(TrainerCallback):
     """One bar for one run, on stderr: loss, tokens per second and remaining time; plain lines where no terminal is."""
 
-    def __init__(self, title: str, score: str) -> None:
-        self.title, self.score = title, score
+    def __init__(self, title: str, metric: str) -> None:
+        self.title, self.metric = title, metric
         self._bar: Any = None
         self._latest: dict[str, str] = {"loss": "", "held_out": "", "speed": ""}
 
@@ -53,8 +53,8 @@ class Progress(TrainerCallback):
         if "loss" in logs and "tokens_per_second" in logs:
             self._latest |= {"loss": f"loss {logs['loss']:.4f}", "speed": f"{logs['tokens_per_second']:,.0f} tokens/s"}
             line = f"{self._latest['loss']}  {self._latest['speed']}"
-        elif f"eval_{self.score}" in logs:
-            line = self._latest["held_out"] = f"held out: {self.score} {logs[f'eval_{self.score}']:.4f}"
+        elif f"eval_{self.metric}" in logs:
+            line = self._latest["held_out"] = f"held out: {self.metric} {logs[f'eval_{self.metric}']:.4f}"
         else:
             return
         if self._bar is not None:

@@ -76,7 +76,7 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
     parts = []
     if best is not None:
         parts.append(
-            f"These are the weights after update {best['step']:,}, chosen by `{task.score}` on the split "
+            f"These are the weights after update {best['step']:,}, chosen by `{task.metric}` on the split "
             f"`{task.selection}`: {best['score']:.4f}."
         )
     if result is not None:
@@ -84,14 +84,14 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
         rows = [
             [
                 name,
-                f"{found[task.score]:.4f} ± {found['error']:.4f}",
+                f"{found[task.metric]:.4f} ± {found['error']:.4f}",
                 *(f"{each[name]['score']:.4f}" for each in baselines),
             ]
             for name, found in result["scores"].items()
         ]
         names = [f"baseline: {next(iter(each.values()))['name']}" for each in baselines]
         parts.append(f"Scores of the run's last weights, those after update {result['steps']:,}, ± one standard error:")
-        parts.append(_table(["evaluation", task.score, *names], rows))
+        parts.append(_table(["evaluation", task.metric, *names], rows))
         for name, confusion in result.get("confusion", {}).items():
             classes = confusion["classes"]
             if len(classes) <= MOST_CLASSES_SHOWN:

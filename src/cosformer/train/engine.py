@@ -65,7 +65,7 @@ class Engine(Trainer):
         self.experiment, self.task, self.run = experiment, task, run
         self.records = RecordsFile(run)
         self.metrics = Metrics(run, self.records, write=self.is_world_process_zero())
-        self.args.metric_for_best_model = task.score
+        self.args.metric_for_best_model = task.metric
         self.args.greater_is_better = task.higher_is_better
         self.seconds = 0.0  # of training before this process took over
         self.cpu_seconds = 0.0  # likewise; unlike the others they do not count a pause
@@ -236,12 +236,12 @@ class Engine(Trainer):
         """During training: the task's selection evaluation, noted, and the best weights kept."""
         started = time.monotonic()
         name = self.task.selection
-        scores = self.score(name)
+        scores = self.scores(name)
         self._note(kind="eval", name=name, scores=scores, seconds=time.monotonic() - started)
         found = {f"eval_{key}": value for key, value in scores.items()}
         self.log(dict(found))
         best = self.state.best_metric
-        score = scores[self.task.score]
+        score = scores[self.task.metric]
         better = best is None or (score > best if self.task.higher_is_better else score < best)
         if better:
             self._keep_best(score)
@@ -259,7 +259,7 @@ class Engine(Trainer):
         step, best = self.state.global_step, self.state.best_global_step
         return patience is not None and best is not None and step // every - best // every >= patience
 
-    def score(self, name: str) -> dict[str, float]:
+    def scores(self, name: str) -> dict[str, float]:
         """The scores of evaluation ``name``."""
         return self.task.scores(name, self.sums(name))
 
@@ -403,7 +403,7 @@ def weighted_loss(weights: Tensor) -> Callable[..., Tensor]:
     return loss
 
 
-def score(task: Task, name: str, model: nn.Module, batch: int) -> dict[str, float]:
+def scores_of(task: Task, name: str, model: nn.Module, batch: int) -> dict[str, float]:
     """The scores of evaluation ``name``, in batches of ``batch`` rows."""
     return task.scores(name, evaluation_sums(task, name, model, batch))
 

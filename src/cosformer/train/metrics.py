@@ -38,17 +38,17 @@ class Metrics:
         content = self.path.read_bytes() if self.write and self.path.exists() else b""
         self._size, self._hash = len(content), hashlib.sha256(content)
 
-    def best(self, score: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
-        """The evaluation ``name`` with the best ``score``: {"step", "score"}; the earliest of equals."""
-        found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m.get("name") == name and _has(m, score)]
+    def best(self, metric: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
+        """The evaluation ``name`` with the best ``metric``: {"step", "score"}; the earliest of equals."""
+        found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m.get("name") == name and _has(m, metric)]
         sign = -1 if higher_is_better else 1
-        line = min(found, key=lambda m: (sign * m["scores"][score], m["step"]), default=None)
-        return None if line is None else {"step": line["step"], "score": line["scores"][score]}
+        line = min(found, key=lambda m: (sign * m["scores"][metric], m["step"]), default=None)
+        return None if line is None else {"step": line["step"], "score": line["scores"][metric]}
 
 
-def _has(line: dict[str, Any], score: str) -> bool:
+def _has(line: dict[str, Any], metric: str) -> bool:
     scores = line.get("scores")
-    return isinstance(scores, dict) and isinstance(scores.get(score), int | float)
+    return isinstance(scores, dict) and isinstance(scores.get(metric), int | float)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -239,7 +239,7 @@ def _train_and_score(
     if experiment.train.tracker in ("wandb", "trackio"):
         require("trackers", experiment.train.tracker)
     done = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
-    bar = None if quiet else Progress(f"{experiment.recipe} {experiment.model.attention}", task.score)
+    bar = None if quiet else Progress(f"{experiment.recipe} {experiment.model.attention}", task.metric)
     stop = StopOnSignal()
     callbacks: list[TrainerCallback] = [stop] if bar is None else [stop, bar]
     if experiment.train.tracker == "tensorboard" and _first_process():
@@ -296,7 +296,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
         "task": experiment.task,
         "attention": experiment.model.attention,
         "seed": experiment.train.seed,
-        "score": task.score,
+        "score": task.metric,
         "weights": SCORED_WEIGHTS,
         "scores": scores,
         "baseline": {name: asdict(baseline) for name, baseline in baselines.items()},
@@ -310,7 +310,7 @@ def _finish(engine: Engine, task: Task, record: "_Record") -> dict[str, Any]:
     }
     if engine.is_world_process_zero():
         engine.records.write(RESULT_FILE, json.dumps(result, indent=1) + "\n")
-        best = engine.metrics.best(task.score, task.selection, task.higher_is_better)
+        best = engine.metrics.best(task.metric, task.selection, task.higher_is_better)
         engine.write_card(engine.run / "best", best, result)
     record.write("done")
     return result
@@ -320,7 +320,7 @@ def _beats(task: Task, scores: dict[str, float], baseline: Baseline) -> bool:
     """Better than the baseline by three standard errors (both errors count)."""
     sign = 1 if task.higher_is_better else -1
     error = (scores["error"] ** 2 + baseline.error**2) ** 0.5
-    return bool(sign * (scores[task.score] - baseline.score) > LEARNED_ERRORS * error)
+    return bool(sign * (scores[task.metric] - baseline.score) > LEARNED_ERRORS * error)
 
 
 class _Record:
@@ -362,8 +362,8 @@ class _Record:
             "started": self.started,
             **machine.process(),
             "steps_done": engine.state.global_step,
-            "best": engine.metrics.best(task.score, task.selection, task.higher_is_better),
-            "score_name": task.score,
+            "best": engine.metrics.best(task.metric, task.selection, task.higher_is_better),
+            "score_name": task.metric,
             "higher_is_better": task.higher_is_better,
             **self.facts(),
         }
