@@ -70,14 +70,15 @@ _TRITON = (
 _PLAIN = (
     *_PYTHON,
     ("a fill left out", rf"\.masked_fill_?\({_INNER}, {_INNER}\)", r""),
-    ("the other fill", rf"\.masked_fill(_?)\(~?({_INNER}), ({_INNER})\)", r".masked_fill\1(~(\2), \3)"),
+    ("the other fill", rf"\.masked_fill(_?)\((?!~)({_INNER}), ({_INNER})\)", r".masked_fill\1(~(\2), \3)"),
+    ("the other fill", rf"\.masked_fill(_?)\(~({_INNER}), ({_INNER})\)", r".masked_fill\1(\2, \3)"),
     ("the triangle left out", r"\.tril_\(\)", r""),
     ("the other equality", r" != ", r" == "),
     ("the other inequality", r" == ", r" != "),
     ("the other condition", r" if (?!not)([^:]+?) else ", r" if not (\1) else "),
     ("the other condition", r"^(\s*)if ([^:]+):$", r"\1if not (\2):"),
-    ("one condition of two", r"[\w.]+(?: is (?:not )?None)? and ", r""),
-    ("one condition of two", r" and (?:not )?[\w.]+", r""),
+    ("one condition of two", r"[\w.]+(?: is (?:not )?None| (?:[<>]=?|[=!]=) [\w.]+)? and ", r""),
+    ("one condition of two", r" and [^:]+?(?=:?$| else )", r""),
     ("one condition of two", r"[\w.]+(?: is (?:not )?None)? or ", r""),
     ("one bound of two", rf"\bm(?:in|ax)\(({_INNER}), ({_INNER})\)", r"(\1)"),
     ("the other bound of two", rf"\bm(?:in|ax)\(({_INNER}), ({_INNER})\)", r"(\2)"),
@@ -156,13 +157,14 @@ def mutants(target: Target) -> Iterator[Mutant]:
                 quoted = not quoted
             if quoted or '"""' in line or line.lstrip().startswith(("#", "//", "*", "/*", "assert", "def ", "raise ")):
                 continue
+            code = re.split(r"\s+#" if file.endswith(".py") else r"\s*/[/*]", line)[0]
             for what, pattern, replacement in target.patterns:
-                for found in re.finditer(pattern, line):
+                for found in re.finditer(pattern, code):
                     new = replacement(found) if callable(replacement) else found.expand(replacement)
-                    after = line[: found.start()] + new + line[found.end() :]
-                    if after != line and (number, after) not in seen:
+                    after = code[: found.start()] + new + code[found.end() :]
+                    if after != code and (number, after) not in seen:
                         seen.add((number, after))
-                        yield Mutant(file, function, number, what, line, after)
+                        yield Mutant(file, function, number, what, code, after)
 
 
 def load_mutant(mutant: Mutant, text: str, folder: Path) -> bool:

@@ -52,7 +52,9 @@ class Oracle:
         products = self._products(self.fq, self.fk_all)
         self.weights = products * self.cosines  # [B,H,N,S]
         # a cosine near zero is a difference of two products: its error is not near zero
-        self.sizes = (products + self._undecayed(self.fq @ self.fk_all.swapaxes(-1, -2))) * visible
+        if given.decay is not None:
+            products = products + LEAST_LEFT * (self.fq @ self.fk_all.swapaxes(-1, -2))
+        self.sizes = products * visible
         self.den = self.weights.sum(-1, keepdims=True)
         self.divisor = np.maximum(self.den, given.eps)
         self.amplified = 1 + self.sizes.sum(-1, keepdims=True) / self.divisor
@@ -77,10 +79,6 @@ class Oracle:
         z = self._turned(fk).sum(-2)
         size_fk = self._both(self.fk * np.maximum(left, LEAST_LEFT))
         return {"kv": (kv, size_fk.swapaxes(-1, -2) @ np.abs(self.v)), "z": (z, size_fk.sum(-2))}
-
-    def _undecayed(self, size: Array) -> Array:
-        """What the magnitude of decayed sums has of that of the undecayed ones, ``size``."""
-        return size * (0.0 if self.given.decay is None else LEAST_LEFT)
 
     def _left_at_the_end(self) -> Array:
         """What decay leaves of each key at the last position, ``[Hk,S,D]``."""
@@ -118,9 +116,8 @@ class Oracle:
         return (by_score.swapaxes(-1, -2) if of_keys else by_score) @ other
 
     def _size_by_feature(self, by_score: Array, other: Array, of_keys: bool) -> Array:
-        return self._by_feature(by_score, other, of_keys) + self._undecayed(
-            self._without_decay(by_score, other, of_keys)
-        )
+        size = self._by_feature(by_score, other, of_keys)
+        return size if self.given.decay is None else size + LEAST_LEFT * self._without_decay(by_score, other, of_keys)
 
     def gradients(self, g_out: Array, g_kv: Array | None, g_z: Array | None) -> dict[str, tuple[Array, Array]]:
         """Of sum(g_out * out) + sum(g_kv * kv) + sum(g_z * z), for q, k, v."""

@@ -27,15 +27,16 @@ def _divisor(den, normaliser, eps):
 
 
 def attend_pairs(
-    q, k, v, *, causal=False, relu=True, length=0, first=0, key_mask=None, cu_seqlens=None, decay=None, state=None,
-    normaliser="clamp", eps=1e-6,
+    q, k, v, *, causal=False, relu=True, length=0, k_length=0, first=0, key_mask=None, cu_seqlens=None, decay=None,
+    state=None, normaliser="clamp", eps=1e-6,
 ):  # fmt: skip
     """``(out, den, kv, z)`` of queries that are the last N of S new tokens, ``first`` tokens into the sequence.
 
     ``decay [Hk, D]`` weighs a pair by exp(-decay distance), channel by channel; without ``causal`` the first half of
     the channels sees tokens up to the query's own, the other half those from there on. ``state``: ``(kv, z)`` before
-    the first key.
+    the first key. ``k_length``: what divides a key's position, if not ``length``.
     """
+    k_length = k_length or length
     q, k, v = q.double(), k.double(), v.double()
     groups, n, s = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
     q, k = (q.relu(), k.relu()) if relu else (q, k)
@@ -58,12 +59,13 @@ def attend_pairs(
         "bhnd,bhsd,hnsd->bhns", q, k.repeat_interleave(groups, 1), factor.repeat_interleave(groups, 0)
     )
     if length:
-        scores = scores * torch.cos(ahead.double() * (math.pi / 2 / length))
+        at_query, at_key = ((first + x).double() * (math.pi / 2 / m) for x, m in ((i, length), (j, k_length)))
+        scores = scores * torch.cos(at_query[:, None] - at_key)
     scores = torch.where(seen, scores, 0)
     num, den = scores @ v.repeat_interleave(groups, 1), scores.sum(-1)
 
     rates = torch.cat([rates, rates], dim=-1) if length else rates
-    fk = _features(k, first + j, length) * torch.exp(-rates[:, None] * (s - 1 - j)[:, None])
+    fk = _features(k, first + j, k_length) * torch.exp(-rates[:, None] * (s - 1 - j)[:, None])
     kv, z = fk.mT @ v, fk.sum(-2)
     if state is not None:
         before, z_before = (x.double() for x in state)

@@ -59,12 +59,14 @@ class Command:
 
     def end(self) -> Ended:
         """Wait for it."""
-        deadline = time.monotonic() + PATIENCE
+        waited, before = 0.0, time.monotonic()
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 break
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            waited, before = waited + min(now - before, 0.1), now  # while this process is stopped nobody waits
+            if waited > PATIENCE:
                 self.kill()
                 os.waitpid(self.pid, 0)
                 return Ended(-9, "", f"it hung for {PATIENCE:.0f} seconds")

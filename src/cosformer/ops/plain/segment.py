@@ -47,7 +47,7 @@ class Segment:
         self.decay = None if decay is None else Decay(decay, q.shape[3] * (2 if p.k_len else 1), self.at)
         self.pairs = in_chunks and q.shape[2] > 0
         # packed sequences that are not causal see sums of the chunks before, and of those after
-        self.directions = 1 if self.packing is None or p.causal else 2
+        self.directions = 1 if p.causal else 2
         if q.shape[2]:
             self.q = self._weigh_queries(self.at.fold(q, self.dtype, relu=p.relu))
         if in_chunks:
@@ -94,7 +94,7 @@ class Segment:
 
     def _row_sums(self, g: Tensor, dstate: Tensor) -> tuple[list[Tensor], Tensor]:
         """The mirror of :meth:`key_sums`: what the keys see of the rows, and the gradient of the state before them."""
-        if self.pairs and self.packing is not None:
+        if self.packing is not None:
             terms = []
             for direction in range(self.directions):
                 sums = self._sums(self._row_features(direction), g)

@@ -180,7 +180,7 @@ class Packing:
         """The angle table of the stack: positions restart with each sequence."""
         if not length:
             return None
-        table = cached_angles(0, min(len(self.position), length), length, dtype, device)[self.position]
+        table = cached_angles(0, len(self.position), length, dtype, device)[self.position]
         return pad(table, (0, 0, 0, self.sequence.numel() - len(table))).view(self.at.count, self.at.length, 2)
 
     def outermost(self, stack: Tensor, *, last: bool) -> Tensor:
