@@ -69,7 +69,7 @@ def test_plain_with_other_normalisers(short_chunks, form, normaliser, eps):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_plain_in_low_precision(short_chunks, form):
-    within(compare(plain, **EVERYTHING, dtype=torch.bfloat16, **FORMS[form]), 8e-3)
+    within(compare(plain, **EVERYTHING, dtype=torch.bfloat16, **FORMS[form]), 4e-3, of_sums=2e-6)
 
 
 # the operator refuses a mask beside packed sequences, and these kernels rely on it
@@ -82,7 +82,7 @@ def test_native(in_nan, form, what, relu, angles):
 # B, H, Hk, N, D, E: whole vectors and panels, and widths that the kernels know when they are compiled
 SINGLE = [(2, 2, 1, 100, 64, 64), (1, 1, 1, 70, 32, 32), (1, 2, 2, 200, 16, 80), (1, 3, 1, 50, 5, 7)]
 KINDS = [(torch.float32, 2e-6, sizes) for sizes in SINGLE]
-KINDS += [(torch.bfloat16, 8e-3, sizes) for sizes in (SINGLE[0], SINGLE[3])]
+KINDS += [(torch.bfloat16, 4e-3, sizes) for sizes in (SINGLE[0], SINGLE[3])]
 
 
 @needs_native
@@ -91,16 +91,18 @@ KINDS += [(torch.bfloat16, 8e-3, sizes) for sizes in (SINGLE[0], SINGLE[3])]
 @pytest.mark.parametrize(("dtype", "limit", "sizes"), KINDS)
 def test_native_by_widths_and_dtypes(in_nan, form, what, dtype, limit, sizes):
     options = NOTHING | WHAT[what] | FORMS[form]
-    within(compare(native, relu=True, angles=True, dtype=dtype, sizes=sizes, place=in_nan, **options), limit)
+    within(
+        compare(native, relu=True, angles=True, dtype=dtype, sizes=sizes, place=in_nan, **options), limit, of_sums=2e-6
+    )
 
 
 @needs_native
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("normaliser", "eps"), NORMALISERS)
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-6), (torch.bfloat16, 8e-3)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3)])
 def test_native_with_other_normalisers(in_nan, form, normaliser, eps, dtype, limit):
     options = EVERYTHING | {"normaliser": normaliser, "eps": eps, "dtype": dtype, "place": in_nan}
-    within(compare(native, **options, **FORMS[form]), limit)
+    within(compare(native, **options, **FORMS[form]), limit, of_sums=2e-6)
 
 
 @needs_native
