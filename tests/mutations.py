@@ -327,15 +327,16 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def write_results(target: str, tried: list[dict[str, Any]]) -> int:
-    """Counts and survivors of the target; how many of those have no reason yet."""
+def write_results(target: str, tried: list[dict[str, Any]], mutants: int) -> int:
+    """Counts and survivors of the target, which has so many mutants; how many survivors have no reason yet."""
     known = read(RESULTS)
     reasons = {line["mutant"]: line["reason"] for line in known if line.get("reason")}
     survivors = [line | {"reason": reasons.get(line["mutant"], "")} for line in tried if line["found"] == "survived"]
     counts = Counter(line["found"] for line in tried)
     commits = sorted({line["commit"] for line in tried})
     lines = [line for line in known if line["target"] != target]
-    lines.append({"target": target, "tried": len(tried), **dict(sorted(counts.items())), "commits": commits})
+    head = {"target": target, "mutants": mutants, "tried": len(tried)}
+    lines.append(head | dict(sorted(counts.items())) | {"commits": commits})
     lines += [{name: line[name] for name in ("target", "line", "mutant", "reason")} for line in survivors]
     RESULTS.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
     return sum(not line["reason"] for line in survivors)
@@ -356,12 +357,15 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
     options = parser.parse_args()
     target = TARGETS[options.target]
-    chosen = [m for m in mutants(target) if options.only in m.name][options.first :: options.every][: options.count]
+    every = list(mutants(target))
+    chosen = [m for m in every if options.only in m.name][options.first :: options.every][: options.count]
     if options.list:
         print(*(f"{m.line:4} {m.name}" for m in chosen), sep="\n")
         return 0
     options.log.parent.mkdir(exist_ok=True)
+    known = {(m.line, m.name) for m in every}  # what the log says of other lines is of sources that were changed since
     tried = {(line["line"], line["mutant"]): line for line in read(options.log) if line["target"] == options.target}
+    tried = {key: line for key, line in tried.items() if key in known}
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / name) for name in ("src", ".", "tests")]
     preload(target)
@@ -394,9 +398,9 @@ def main() -> int:
             with options.log.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line, ensure_ascii=False) + "\n")
             print(f"{number}/{len(chosen)} {found}: line {mutant.line}: {mutant.name}", flush=True)
-            write_results(options.target, list(tried.values()))
-    unexplained = write_results(options.target, list(tried.values()))
-    print(f"{len(tried)} mutants tried, {unexplained} survivors without a reason")
+            write_results(options.target, list(tried.values()), len(every))
+    unexplained = write_results(options.target, list(tried.values()), len(every))
+    print(f"{len(tried)} of {len(every)} mutants tried, {unexplained} survivors without a reason")
     return 1 if unexplained else 0
 
 

@@ -151,13 +151,23 @@ class Lab:
 
 def state_of(run: Path) -> dict[str, Any]:
     """Result, metrics and weights of a run, times apart; what cannot be read is None."""
-    result = json.loads((run / "result.json").read_text())
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    found: dict[str, Any] = {name: result[name] for name in ("scores", "steps", "tokens", "learned")}
-    found["metrics"] = [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+    result, lines = (_lines(run / name, jsonl=name == "metrics.jsonl") for name in ("result.json", "metrics.jsonl"))
+    found: dict[str, Any] = {name: result and result[0].get(name) for name in ("scores", "steps", "tokens", "learned")}
+    found["metrics"] = lines and [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
     for file in ("best/model.safetensors", "checkpoints/checkpoint-12/model.safetensors"):
-        found[file] = hashlib.sha256((run / file).read_bytes()).hexdigest()
+        path = run / file
+        found[file] = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
     return found
+
+
+def _lines(path: Path, *, jsonl: bool) -> list[dict[str, Any]] | None:
+    """The objects in a file; None where one of them cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = [json.loads(line) for line in (text.splitlines() if jsonl else [text])]
+    except (OSError, ValueError):
+        return None
+    return found if all(isinstance(one, dict) for one in found) else None
 
 
 def kill_after_update(step: int) -> Callable[[], None]:
