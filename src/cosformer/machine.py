@@ -69,6 +69,8 @@ def is_alive(mark: dict[str, Any]) -> bool | None:
     pid = mark.get("pid")
     if type(pid) is not int or mark.get("host") != platform.node():
         return None
+    if not 0 < pid < 1 << 31:  # no process can have it; 0 and less are groups
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

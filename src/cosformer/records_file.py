@@ -34,7 +34,7 @@ class RecordsFile:
         self.problem = ""
         try:
             found = json_files.loads((run / RECORDS_FILE).read_text(encoding="utf-8"))
-            if found.pop("sha256") != _digest(found):
+            if found.pop("sha256") != _digest(found) or not _is_valid(found):
                 raise ValueError
             self.settings, self.changes, self.notes = found["settings"], found["changes"], found["notes"]
             self.files = found["files"]
@@ -111,6 +111,22 @@ class RecordsFile:
             fresh = path.with_name(f".{RECORDS_FILE}.new")
             fresh.write_text(text, encoding="utf-8")
             os.replace(fresh, path)
+
+
+def _is_valid(values: dict[str, Any]) -> bool:
+    """Whether every value is of its kind: a file that was made by hand can have the right digest."""
+    files: dict[str, list[State]] = values["files"]
+    return (
+        isinstance(values["settings"], dict | None)
+        and all(isinstance(change, dict) for change in values["changes"])
+        and all(isinstance(note, str) for note in values["notes"])
+        and all(Path(name).name == name for name in files)
+        and all(
+            state is None or (type(state["size"]) is int and isinstance(state["sha256"], str))
+            for states in files.values()
+            for state in states
+        )
+    )
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -219,3 +219,25 @@ def test_damaged_best_weights_are_refused_wherever_they_are_used(run, small, tmp
 
     with pytest.raises(ValueError, match=r"best/model\.safetensors is damaged"):
         train(dataclasses.replace(small(steps=1), start=str(run)), tmp_path / "second", quiet=True)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"files": [1]},
+        {"files": {"metrics.jsonl": "x"}},
+        {"files": {"metrics.jsonl": [5]}},
+        {"files": {"metrics.jsonl": [{"size": "a", "sha256": ""}]}},
+        {"files": {"../metrics.jsonl": [None]}},
+        {"notes": [5]},
+        {"changes": 7},
+        {"settings": "x"},
+    ],
+    ids=str,
+)
+def test_records_made_by_hand_are_damaged_ones(run, odd) -> None:
+    values = {"settings": None, "changes": [], "notes": [], "files": {}} | odd
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    (run / "records.json").write_text(json.dumps(values | {"sha256": digest}))
+    assert "records.json is damaged" in altered(run)
+    assert resume(run, quiet=True)["scores"]

@@ -10,6 +10,7 @@ import pytest
 
 from cosformer.cli import main
 from cosformer.experiment import load_experiment
+from cosformer.runs import read_run
 from cosformer.train import TrainingFailed, checkpoints, evaluate_run, resume, train
 from cosformer.train.vocabulary import load_vocabulary
 
@@ -158,3 +159,12 @@ def test_one_odd_record_leaves_the_other_runs_alone(run, tmp_path, file, text, c
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path), "--output", str(page)]) in (0, 1)
     assert "<td>run</td>" in page.read_text() or ">run<" in page.read_text()
+
+
+@pytest.mark.parametrize("pid", [10**30, 0, -1])
+def test_a_number_that_no_process_has_is_that_of_a_killed_run(run, pid) -> None:
+    (run / "result.json").unlink()
+    info = json.loads((run / "run.json").read_text()) | {"status": "running", "pid": pid}
+    (run / "run.json").write_text(json.dumps(info))
+    found, _ = read_run(run)
+    assert found is not None and found.status == "killed"
