@@ -127,7 +127,8 @@ class StartsAt(TrainerCallback):
         step = checkpoints.step_of(self.checkpoint)
         if state.global_step != step:
             raise TrainingFailed(
-                f"{self.checkpoint} is of update {step}, but training would begin at {state.global_step}"
+                f"{self.checkpoint} is of update {step}, but training would begin at {state.global_step}; remove this "
+                "checkpoint, or put back the file that is missing in it, and resume again"
             )
         if not checkpoints.is_whole(self.checkpoint):
             raise TrainingFailed(f"{self.checkpoint} was changed by another process while it was loaded")
