@@ -26,7 +26,7 @@ T = TypeVar("T")
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
-class Subwords:
+class Subwords(TextVocabulary):
     """A ``tokenizers.Tokenizer``, used without its own special-token templates, truncation and padding: the data
     decides these."""
 
@@ -39,12 +39,6 @@ class Subwords:
             ids = (tokenizer.token_to_id(name) for name in names)
             setattr(self, attribute, next((i for i in ids if i is not None), None))
         self.double_separator = tokenizer.token_to_id("[SEP]") is None
-
-    pad_id: int | None
-    bos_id: int | None
-    eos_id: int | None
-    mask_id: int | None
-    unk_id: int | None
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -3,48 +3,51 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<mask>")
 
 
-class Vocabulary(Protocol):
-    """The ids of special tokens are None where a vocabulary has no such token."""
+class Vocabulary:
+    """The meaning of ids. Those of special tokens are None where a vocabulary has no such token."""
 
     size: int
-    pad_id: int | None
-    bos_id: int | None
-    eos_id: int | None
-    mask_id: int | None
-    unk_id: int | None
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    mask_id: int | None = None
+    unk_id: int | None = None
 
     def decode(self, ids: np.ndarray) -> str:
         """Readable text of a row."""
-        ...
+        raise NotImplementedError
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what is too large for the index into ``folder``; returns the index entry."""
-        ...
+        raise NotImplementedError
 
 
-class TextVocabulary(Vocabulary, Protocol):
+class TextVocabulary(Vocabulary):
     """A vocabulary that encodes text."""
 
-    double_separator: bool  # pairs read `<s> A </s> </s> B </s>` (RoBERTa), not `[CLS] A [SEP] B [SEP]` (BERT)
+    double_separator = True  # pairs read `<s> A </s> </s> B </s>` (RoBERTa), not `[CLS] A [SEP] B [SEP]` (BERT)
 
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts one after the other, without special tokens, and how many each text has."""
-        ...
+        raise NotImplementedError
+
+    def _append_special(self, count: int) -> None:
+        """SPECIAL_NAMES get the ids from ``count`` on."""
+        self.size = count + len(SPECIAL_NAMES)
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = range(count, self.size)
 
 
-class Bytes:
+class Bytes(TextVocabulary):
     """Bytes as ids 1..256, 0 for padding; with ``special`` also ``<s>`` 257, ``</s>`` 258, ``<mask>`` 259."""
 
     pad_id: int | None = 0
-    unk_id: int | None = None
-    double_separator = True
 
     def __init__(self, special: bool) -> None:
         self.special = special
@@ -68,7 +71,7 @@ class Bytes:
         return {"kind": "bytes", "special": self.special}
 
 
-class Words:
+class Words(Vocabulary):
     """A list of words; id = place in the list. Special tokens are found by their names."""
 
     _FILE: ClassVar[str] = "words.json"
@@ -88,17 +91,13 @@ class Words:
         return {"kind": "words"}
 
 
-class Pixels:
+class Pixels(Vocabulary):
     """Grey values 0..255. No value pads, as all are data; ``lra_padding`` masks 0, as Long Range Arena does."""
 
     size = 256
-    bos_id: int | None = None
-    eos_id: int | None = None
-    mask_id: int | None = None
-    unk_id: int | None = None
 
     def __init__(self, lra_padding: bool) -> None:
-        self.pad_id: int | None = 0 if lra_padding else None
+        self.pad_id = 0 if lra_padding else None
 
     def decode(self, ids: np.ndarray) -> str:
         return " ".join(str(int(i)) for i in ids)
@@ -107,22 +106,13 @@ class Pixels:
         return {"kind": "pixels", "lra_padding": self.pad_id == 0}
 
 
-class Letters:
+class Letters(TextVocabulary):
     """The letters of an alphabet (DNA, RNA, protein), then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``."""
-
-    double_separator = True
-    unk_id: int | None = None
 
     def __init__(self, alphabet: str) -> None:
         self.alphabet = alphabet
         self.index = {letter: i for i, letter in enumerate(alphabet)}
-        count = len(alphabet)
-        self.size = count + len(SPECIAL_NAMES)
-        self.pad_id: int | None
-        self.bos_id: int | None
-        self.eos_id: int | None
-        self.mask_id: int | None
-        self.pad_id, self.bos_id, self.eos_id, self.mask_id = range(count, self.size)
+        self._append_special(len(alphabet))
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         for text in texts:
@@ -143,20 +133,12 @@ class Letters:
         return {"kind": "letters", "alphabet": self.alphabet}
 
 
-class Ids:
+class Ids(TextVocabulary):
     """``count`` whole numbers from 0, then ``<pad>``, ``<s>``, ``</s>``, ``<mask>``. A row is an array."""
-
-    double_separator = True
-    unk_id: int | None = None
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.size = count + len(SPECIAL_NAMES)
-        self.pad_id: int | None
-        self.bos_id: int | None
-        self.eos_id: int | None
-        self.mask_id: int | None
-        self.pad_id, self.bos_id, self.eos_id, self.mask_id = range(count, self.size)
+        self._append_special(count)
 
     def encode(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         lengths = np.array([len(row) for row in texts], np.int64)
@@ -169,15 +151,10 @@ class Ids:
         return {"kind": "ids", "count": self.count}
 
 
-class Channels:
+class Channels(Vocabulary):
     """The channels of a series: their names, and mean and scale in the training data. It has no token ids."""
 
     size = 1
-    pad_id: int | None = None
-    bos_id: int | None = None
-    eos_id: int | None = None
-    mask_id: int | None = None
-    unk_id: int | None = None
 
     def __init__(self, names: Sequence[str], mean: Sequence[float], scale: Sequence[float]) -> None:
         self.names, self.mean, self.scale = list(names), list(mean), list(scale)
@@ -189,27 +166,28 @@ class Channels:
         return {"kind": "channels", "names": self.names, "mean": self.mean, "scale": self.scale}
 
 
+# what the index keeps of them is what they are built with
+_KINDS: dict[str, type[Vocabulary]] = {
+    "bytes": Bytes,
+    "pixels": Pixels,
+    "letters": Letters,
+    "ids": Ids,
+    "channels": Channels,
+}
+
+
 def vocabulary_from_json(entry: dict[str, Any], folder: Path) -> Vocabulary:
     """The vocabulary that :meth:`Vocabulary.save` described; ValueError if the ``entry`` or its file is invalid."""
     kind = entry.get("kind")
     try:
-        if kind == "bytes":
-            return Bytes(entry["special"])
-        if kind == "pixels":
-            return Pixels(entry["lra_padding"])
-        if kind == "letters":
-            return Letters(entry["alphabet"])
-        if kind == "ids":
-            return Ids(entry["count"])
-        if kind == "channels":
-            return Channels(entry["names"], entry["mean"], entry["scale"])
+        if kind in _KINDS:
+            return _KINDS[kind](**{name: value for name, value in entry.items() if name != "kind"})
         if kind == "words":
             return Words(json.loads((folder / Words._FILE).read_text(encoding="utf-8")))
     except (KeyError, TypeError, OSError, RecursionError) as error:
         raise ValueError(f"the vocabulary of kind {kind!r} cannot be read ({type(error).__name__}: {error})") from error
     if kind != "subwords":
-        known = "bytes, pixels, letters, ids, channels, words, subwords"
-        raise ValueError(f"a vocabulary of kind {kind!r} is unknown; known: {known}")
+        raise ValueError(f"a vocabulary of kind {kind!r} is unknown; known: {', '.join(_KINDS)}, words, subwords")
     from cosformer.data.subwords import Subwords
 
     return Subwords.load(folder)
