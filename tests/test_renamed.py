@@ -27,7 +27,8 @@ def test_an_earlier_experiment_loads() -> None:
     assert {"layers", "width", "heads", "feed_forward", "dropout"} <= values["model"].keys()
     values["train"] |= {"piece": 32, "piece_gradients": "truncated"}
     values["model"]["fields"] |= {"feed_forward": "gated"}
-    found = from_json(json.dumps(values))
+    found = from_json(json.dumps(values | {"task": "score"}))
+    assert found.task == "similarity"
     assert found.model.intermediate_size == 512 and found.model.fields["feed_forward_type"] == "gated"
     assert found.train.window == 32 and found.train.window_gradients == "truncated"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cosformer import json_files
-from cosformer.renamed import with_current_names
+from cosformer.renamed import TASKS, with_current_names
 
 __all__ = [
     "EXPERIMENT_FILE",
@@ -221,6 +221,8 @@ def from_json(text: str) -> Experiment:
     for name, part in _PARTS.items():
         saved = values.get(name)
         values[name] = _build(part, with_current_names(name, saved) if isinstance(saved, dict) else saved, name)
+    if isinstance(task := values.get("task"), str):
+        values["task"] = TASKS.get(task, task)
     return _build(Experiment, values, "experiment")
 
 

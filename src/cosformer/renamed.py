@@ -14,6 +14,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "train": {"piece": "window", "piece_gradients": "window_gradients"},
     "config": {"writing_attention": "decoder_attention", "feed_forward": "feed_forward_type"},
 }
+TASKS = {"score": "similarity"}  # values of an experiment's `task`
 
 
 def with_current_names(part: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def write_kinds(folder: Path) -> None:
     [
         ("regress", "prices.jsonl", ["--data.options.label", "price"], "regress", "mae", "median of training"),
         ("match", "pairs.jsonl", [], "match", "accuracy", "majority class"),
-        ("match", "similar.jsonl", ["--data.options.target", "number"], "score", "mae", "median of training"),
+        ("match", "similar.jsonl", ["--data.options.target", "number"], "similarity", "mae", "median of training"),
         ("classify", "topics.jsonl", ["--data.options.target", "classes"], "multilabel", "f1", "most frequent classes"),
         ("tag", "tags.jsonl", [], "tag", "accuracy", "most frequent tag"),
         ("seq2seq", "turn.jsonl", [], "seq2seq", "loss", "unigram"),

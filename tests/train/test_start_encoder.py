@@ -92,10 +92,10 @@ def test_numbers_and_pairs_start_from_encoders(kind: str, attention: str, folder
     tries = {
         "regress": ("numbers", ["--data.options.text", "sentence1"], ["--text", "sentence1"]),
         "match": ("classes", ["--data.options.label", "score"], PAIR),
-        "score": ("numbers", ["--data.options.target", "number"], PAIR),
+        "similarity": ("numbers", ["--data.options.target", "number"], PAIR),
     }
     for task, (data, options, reading) in tries.items():
-        recipe = "match" if task == "score" else task
+        recipe = "match" if task == "similarity" else task
         line = ["train", recipe, "--data", f"{data}.jsonl", "--start", "bert", *options, "--model.attention", attention]
         steps = ["--train.steps", "2", "--train.batch", "4", "--data.length", "24", "--quiet"]
         assert main([*line, *steps, "--run", task]) == 0

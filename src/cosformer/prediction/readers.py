@@ -17,7 +17,7 @@ from cosformer.tasks.classify import windows as stretches
 from cosformer.train.vocabulary import load_vocabulary
 
 _UNCUT = 1 << 40  # tokens
-_TASKS = ("lm", "classify", "multilabel", "match", "score", "regress", "tag", "seq2seq", "forecast")
+_TASKS = ("lm", "classify", "multilabel", "match", "similarity", "regress", "tag", "seq2seq", "forecast")
 # a text, or two that belong together; the words of one; whole numbers, or readings [steps, channels]
 Text = str | tuple[str, str] | Sequence[str] | np.ndarray
 

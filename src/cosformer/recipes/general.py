@@ -71,7 +71,7 @@ def regress(summary: Summary, data: DataConfig, start: str | None) -> Experiment
 def match(summary: Summary, data: DataConfig, start: str | None) -> Experiment:
     """A class for two texts, each encoded on its own; a number with --data.options.target number."""
     found = classify(summary, data, start)
-    return dataclasses.replace(found, recipe="match", task="score" if found.task == "regress" else "match")
+    return dataclasses.replace(found, recipe="match", task="similarity" if found.task == "regress" else "match")
 
 
 def tag(summary: Summary, data: DataConfig, start: str | None) -> Experiment:

@@ -32,7 +32,11 @@ TASKS: dict[str, tuple[str, str, str]] = {
     "tag": ("cosformer.tasks.tag", "Tag", "a class for each word of a sequence"),
     "forecast": ("cosformer.tasks.forecast", "Forecast", "the next steps of a series of readings"),
     "seq2seq": ("cosformer.tasks.seq2seq", "Seq2seq", "a text written from another"),
-    "score": ("cosformer.tasks.score", "Score", "a number for a pair of documents, each encoded on its own"),
+    "similarity": (
+        "cosformer.tasks.similarity",
+        "Similarity",
+        "a number for a pair of documents, each encoded on its own",
+    ),
     "match": ("cosformer.tasks.match", "Match", "the class of a pair of documents, each encoded on its own"),
 }
 

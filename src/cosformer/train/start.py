@@ -76,8 +76,8 @@ def _stock_encoder(task: Task, experiment: Experiment, source: str, saved: Any) 
     if head is None or saved.model_type.removeprefix("cosformer_") not in CONVERTIBLE:
         raise ValueError(
             f"start={experiment.start!r} holds a model of type {saved.model_type!r}, which task {task.name!r} cannot "
-            "start from; classify, multilabel, regress, match, score, tag and mlm start from encoders of the types "
-            f"{', '.join(CONVERTIBLE[:4])}, the others from a run or a cosformer model"
+            "start from; classify, multilabel, regress, match, similarity, tag and mlm start from encoders of the "
+            f"types {', '.join(CONVERTIBLE[:4])}, the others from a run or a cosformer model"
         )
     if fields["vocab_size"] > saved.vocab_size:
         raise ValueError(
