@@ -87,6 +87,13 @@ def moved(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x.to(*args, **kwargs) if x.is_floating_point() else x.to(x.new_empty(0).float().to(*args, **kwargs).device)
 
 
+def at_least_one(**sizes: int) -> None:
+    """Raise ValueError for a size below 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name}={value}; it must be at least 1")
+
+
 class Attention(nn.Module):
     """Base class of every mechanism. Sizes and causality are fixed at construction.
 
@@ -104,9 +111,7 @@ class Attention(nn.Module):
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool) -> None:
         super().__init__()
-        for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("max_len", max_len)):
-            if value < 1:
-                raise ValueError(f"{name}={value}; it must be at least 1")
+        at_least_one(num_heads=num_heads, head_dim=head_dim, max_len=max_len)
         if causal and not self.traits.causal:
             name = type(self).__name__
             raise ValueError(f"{name} has no causal form; build it with causal=False or choose another attention")

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.attention.slices import head_groups, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows, group_blocks, take_rows
@@ -49,9 +49,7 @@ class Clustered(Attention):
         seed: int = 0,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        for name, value in (("num_clusters", num_clusters), ("bits", bits), ("iterations", iterations)):
-            if value < 1:
-                raise ValueError(f"{name}={value}; it must be at least 1")
+        at_least_one(num_clusters=num_clusters, bits=bits, iterations=iterations)
         if topk is not None and topk < 1:
             raise ValueError(f"topk={topk}; it must be at least 1, or None for the plain form")
         self.num_clusters, self.topk, self.iterations = num_clusters, topk, iterations

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 
 
 class Inducing(Attention):
@@ -20,8 +20,7 @@ class Inducing(Attention):
 
     def __init__(self, *, num_heads: int, head_dim: int, max_len: int, causal: bool, num_inducing: int = 64) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing={num_inducing}; it must be at least 1")
+        at_least_one(num_inducing=num_inducing)
         self.num_inducing = num_inducing
         self.read_points = nn.Parameter(torch.empty(num_heads, num_inducing, head_dim))  # I, queries of the first step
         self.write_points = nn.Parameter(torch.empty(num_heads, num_inducing, head_dim))  # I', keys of the second

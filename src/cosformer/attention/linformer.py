@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.ops.dense import hide
 
 SHARING = ("none", "headwise", "key-value")
@@ -30,8 +30,7 @@ class Linformer(Attention):
         sharing: str = "headwise",
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if rank < 1:
-            raise ValueError(f"rank={rank}; it must be at least 1")
+        at_least_one(rank=rank)
         if sharing not in SHARING:
             raise ValueError(f"unknown sharing {sharing!r}; known: {', '.join(SHARING)}")
         self.rank, self.sharing = rank, sharing

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.attention.slices import slices, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import add_rows
@@ -36,8 +36,7 @@ class Nystrom(Attention):
         conv_kernel: int | None = 35,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if num_landmarks < 1 or iterations < 1:
-            raise ValueError(f"num_landmarks={num_landmarks}, iterations={iterations}; both must be at least 1")
+        at_least_one(num_landmarks=num_landmarks, iterations=iterations)
         if conv_kernel is not None and (conv_kernel < 1 or conv_kernel % 2 == 0):
             raise ValueError(
                 f"conv_kernel={conv_kernel}; it must be odd, so that it has a middle, or None for no convolution"

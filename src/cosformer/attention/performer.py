@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from cosformer.attention.base import Traits
+from cosformer.attention.base import Traits, at_least_one
 from cosformer.attention.feature_maps import FeatureMap, widen
 
 EPS = {"softmax": 1e-4, "relu": 1e-3}  # for each kernel
@@ -55,8 +55,7 @@ class Performer(FeatureMap):
             raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(EPS)}")
         if num_features is None:
             num_features = max(1, int(head_dim * math.log(head_dim)))
-        if num_features < 1:
-            raise ValueError(f"num_features={num_features}; it must be at least 1")
+        at_least_one(num_features=num_features)
         if redraw_interval is not None and redraw_interval < 1:
             raise ValueError(f"redraw_interval={redraw_interval}; it must be at least 1, or None for no redraws")
         if eps is not None and eps < 0:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.attention.slices import head_groups, works_in_slices
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
@@ -54,8 +54,7 @@ class Reformer(Attention):
         seed: int = 0,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if num_hashes < 1 or chunk < 1:
-            raise ValueError(f"num_hashes={num_hashes}, chunk={chunk}; both must be at least 1")
+        at_least_one(num_hashes=num_hashes, chunk=chunk)
         if num_buckets is None:
             num_buckets = 1 if max_len <= chunk else 2 * -(-max_len // (2 * chunk))
         if num_buckets != 1 and (num_buckets < 2 or num_buckets % 2):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.attention.feature_maps import FeatureMap, widen
 from cosformer.ops.checks import check_state
 from cosformer.ops.dense import hide
@@ -43,8 +43,7 @@ class RandomFeatures(FeatureMap):
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
         num_features = self.default_num_features if num_features is None else num_features
-        if num_features < 1:
-            raise ValueError(f"num_features={num_features}; it must be at least 1")
+        at_least_one(num_features=num_features)
         self.num_features = num_features
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, head_dim))
         generator = torch.Generator().manual_seed(seed)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.ops.dense import hide
 from cosformer.ops.masked_softmax import masked_softmax
 
@@ -44,8 +44,7 @@ class Sinkhorn(Attention):
         gumbel: bool = False,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if block < 1 or iterations < 1:
-            raise ValueError(f"block={block}, iterations={iterations}; both must be at least 1")
+        at_least_one(block=block, iterations=iterations)
         if not temperature > 0:
             raise ValueError(f"temperature={temperature}; it must be positive")
         self.block, self.iterations, self.temperature, self.gumbel = block, iterations, temperature, gumbel

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cosformer.attention.base import Attention, Traits
+from cosformer.attention.base import Attention, Traits, at_least_one
 from cosformer.ops.dense import hide
 from cosformer.ops.grouping import group_blocks, sort_ranks, take_rows
 from cosformer.ops.masked_softmax import merge_parts, partial_attention
@@ -45,8 +45,7 @@ class Smyrf(Attention):
         seed: int = 0,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if num_hashes < 1 or cluster_size < 1:
-            raise ValueError(f"num_hashes={num_hashes}, cluster_size={cluster_size}; both must be at least 1")
+        at_least_one(num_hashes=num_hashes, cluster_size=cluster_size)
         if not width > 0:
             raise ValueError(f"width={width}; it must be positive")
         self.num_hashes, self.cluster_size, self.width = num_hashes, cluster_size, width

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from cosformer.attention.base import Traits
+from cosformer.attention.base import Traits, at_least_one
 from cosformer.attention.feature_maps import FeatureMap, elu_plus_one, widen
 
 BLOCK = 64  # positions that share the cosine of their first one
@@ -49,8 +49,7 @@ class Spe(FeatureMap):
         seed: int = 0,
     ) -> None:
         super().__init__(num_heads=num_heads, head_dim=head_dim, max_len=max_len, causal=causal)
-        if num_sines < 1 or num_realizations < 1:
-            raise ValueError(f"num_sines={num_sines}, num_realizations={num_realizations}; both must be at least 1")
+        at_least_one(num_sines=num_sines, num_realizations=num_realizations)
         self.num_sines, self.num_realizations = num_sines, num_realizations
         per_sine = (num_sines, num_heads, 1, head_dim)
         self.frequency_logit = nn.Parameter(torch.empty(per_sine))
