@@ -214,7 +214,7 @@ def test_causal_products_agree(pair):
     assert (a * divisor - b).abs().max() < 1e-4 * b.abs().max()
 
 
-# --- long: a step in pieces, and up to which length each form is measured
+# --- long: a step in windows, and up to which length each form is measured
 
 
 def test_every_form_is_measured_up_to_its_length(monkeypatch) -> None:
@@ -227,10 +227,10 @@ def test_every_form_is_measured_up_to_its_length(monkeypatch) -> None:
     monkeypatch.setattr(long, "in_fresh_process", fake)
     found = list(long.measurements(lengths=(100, 400), whole_up_to=100, softmax_up_to=50, repeats=2))
     assert calls == [
-        ("cosformer", "pieces", 100),
+        ("cosformer", "windows", 100),
         ("cosformer", "two processes", 100),
         ("cosformer", "whole", 100),
-        ("cosformer", "pieces", 400),
+        ("cosformer", "windows", 400),
     ]
     speed, memory = found[:2]
     assert (speed.value, speed.unit, memory.value, memory.unit) == (200, "tokens a second", 3, "MB")
@@ -238,18 +238,18 @@ def test_every_form_is_measured_up_to_its_length(monkeypatch) -> None:
     assert {m.kind for m in long.measurements(lengths=(100,), memory_only=True)} == {"memory"}
 
 
-def test_a_step_in_pieces_is_measured() -> None:
-    (seconds,), peak = long.step("cosformer", "pieces", 600, 200, 1)
+def test_a_step_in_windows_is_measured() -> None:
+    (seconds,), peak = long.step("cosformer", "windows", 600, 200, 1)
     assert seconds > 0 and peak > 0
 
 
 @pytest.mark.slow
-def test_pieces_bound_the_memory_of_a_million_tokens() -> None:
+def test_windows_bound_the_memory_of_a_million_tokens() -> None:
     """From 64K to 1M a step may grow by what it must keep: ids, shifted ids, and the states of windows."""
     short, million = 65_536, 1_048_576
     peaks = {}
     for n in (short, million):
-        options = {"attention": "cosformer", "mode": "pieces", "n": n, "piece": 16_384, "repeats": 0}
+        options = {"attention": "cosformer", "mode": "windows", "n": n, "window": 16_384, "repeats": 0}
         _, peaks[n] = measure.in_fresh_process("cosformer.bench.long:step", 1, **options)
     head = long.WIDTH // long.HEADS
     states = long.LAYERS * long.HEADS * 2 * head * (head + 1) * 4 * (million - short) // 16_384

@@ -18,17 +18,17 @@ from cosformer.report.measurements import Measurement, Results
 from cosformer.report.table import Table
 from cosformer.runs import NOT_RUN
 
-QUICK = {"lengths": (1024, 4096), "piece": 1024, "softmax_up_to": 1024, "repeats": 1}
+QUICK = {"lengths": (1024, 4096), "window": 1024, "softmax_up_to": 1024, "repeats": 1}
 LAYERS, WIDTH, HEADS = 2, 128, 4
 _WARM = 256  # tokens of the step before the first: libraries that load then do not count
 # attention and how the sequence is worked on
-FORMS = (("cosformer", "pieces"), ("cosformer", "two processes"), ("cosformer", "whole"), ("softmax", "whole"))
+FORMS = (("cosformer", "windows"), ("cosformer", "two processes"), ("cosformer", "whole"), ("softmax", "whole"))
 
 
 def measurements(
     *,
     lengths: Sequence[int] = (16_384, 65_536, 262_144, 1_048_576),
-    piece: int = 16_384,
+    window: int = 16_384,
     whole_up_to: int = 262_144,
     softmax_up_to: int = 65_536,
     memory_only: bool = False,
@@ -48,7 +48,7 @@ def measurements(
                 yield from (replace(m, note=note) for m in ((memory,) if memory_only else (speed, memory)))
                 continue
             terminal.status(f"{attention}, {mode}, {n:,} tokens ...")
-            options = {"attention": attention, "mode": mode, "n": n, "piece": piece}
+            options = {"attention": attention, "mode": mode, "n": n, "window": window}
             options["repeats"] = 0 if memory_only else repeats
             times, peak = in_fresh_process("cosformer.bench.long:step", threads, **options)
             if not memory_only:
@@ -56,14 +56,14 @@ def measurements(
             yield measured(memory, [peak / 1e6])
 
 
-def step(attention: str, mode: str, n: int, piece: int, repeats: int) -> tuple[list[float], int]:
+def step(attention: str, mode: str, n: int, window: int, repeats: int) -> tuple[list[float], int]:
     """Runs in a fresh process: the seconds of each step, and the bytes at the peak of one, model, ids and gradients
     included.
 
     Of two processes, the larger peak.
     """
     if mode != "two processes":
-        return _timed(lambda size: _train_step(attention, size, piece if mode == "pieces" else None), n, repeats)
+        return _timed(lambda size: _train_step(attention, size, window if mode == "windows" else None), n, repeats)
     with tempfile.TemporaryDirectory() as folder:
         arguments = (folder, attention, n, repeats, max(1, torch.get_num_threads() // 2))
         torch.multiprocessing.start_processes(_rank, arguments, nprocs=2, start_method="spawn")
@@ -94,7 +94,7 @@ def _timed(make: Callable[[int], Callable[[], None]], n: int, repeats: int) -> t
     return [seconds(kept[0]) for _ in range(repeats)], peak
 
 
-def _train_step(attention: str, n: int, piece: int | None, group: Any = None) -> Callable[[], None]:
+def _train_step(attention: str, n: int, window: int | None, group: Any = None) -> Callable[[], None]:
     """Forward, loss, backward and Adam on one sequence of ``n`` random bytes, or on this rank's half of it."""
     import torch.distributed as dist
 
@@ -103,8 +103,8 @@ def _train_step(attention: str, n: int, piece: int | None, group: Any = None) ->
     sizes: dict[str, Any] = {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
     model = language_model(attention, n, **sizes, position_embedding_type="sinusoidal")
     batch = random_bytes(1, n)
-    if piece is not None:
-        return training_step(model, batch, lambda: backward_in_windows(model, batch, window=piece))
+    if window is not None:
+        return training_step(model, batch, lambda: backward_in_windows(model, batch, window=window))
     if group is None:
         return training_step(model, batch)
     batch = {name: ids.chunk(2, dim=1)[dist.get_rank()] for name, ids in batch.items()}

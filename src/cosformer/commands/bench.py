@@ -186,7 +186,7 @@ BENCHES: dict[str, Bench] = {
         3,
         {
             "--lengths": lengths("default: 16384,65536,262144,1048576"),
-            "--piece": Option("tokens per window (default: 16,384)", positive),
+            "--window": Option("tokens per window (default: 16,384)", positive),
             "--whole-up-to": Option(
                 "longest sequence processed whole on one process (default: 262,144)", positive, "N"
             ),
