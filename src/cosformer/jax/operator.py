@@ -41,26 +41,13 @@ def cosformer_attention(
     return_state: bool = False,
     eps: float = 1e-6,
 ) -> Any:
-    """cosFormer attention: weights ``relu(q_i).relu(k_j) * cos(pi/2 * (i-j)/max_len)``, normalised by their sum.
+    """cosFormer attention of JAX arrays; arguments and meaning are those of ``cosformer.cosformer_attention``.
 
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,E]``, H a multiple of Hk -> ``out [B,H,N,E]``, or ``(out, state)``.
     Pure, and linear in N and S in time and memory, forward and backward; sums in float32 (float64 for float64 input).
 
-    causal: query i sees keys up to its own position. N = S, or ``q_offset = S - N``: the queries are the last N
-    positions. max_len: the paper's M, fixed for a model. None takes ``max(N + q_offset, S)`` of this call, and is
-    refused where results
-        would then depend on batch mates or on the split of a sequence.
-    q_offset: position of the first query; without ``causal`` it may be a traced integer.
-    align: ``absolute`` compares positions; ``proportional`` compares i/N with j/S.
-    decay: fixed rates ``[Hk,D]`` from 0 to 4 per token: channel c of a pair is weighted by ``exp(-decay_c |i-j|)`` as
-    well. Without
-        ``causal`` the first half of the channels sees the tokens up to the query's own, the other half those from there
-        on; self-attention only, without ``state``. No gradient flows into the rates. With large rates a row's sum may
-        fall below ``eps``, and its output then fades to zero.
-    key_mask: bool ``[B,S]``, True = may be attended; a masked key and its value leave no trace, finite or not.
     segment_ids: int ``[B,N]``: packed sequences, self-attention. A run of equal ids is a sequence; positions restart in
-    each. state: what ``return_state`` gave for the tokens before; causal queries follow its tokens, others stay at
-    ``q_offset``. eps: rows are divided by ``max(sum, eps)``; a row with nothing to attend to gives zeros.
+    each. q_offset: without ``causal`` it may be a traced integer.
 
     Positions past max_len raise. Where they are not known while tracing (a state, a traced q_offset or segment_ids
     under ``jit``), the rows that lie past it come out as NaN. Rates that are traced, and a traced state's, are not
