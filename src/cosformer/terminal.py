@@ -38,6 +38,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
 
 
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: bool = True) -> str:
+    """The same in Markdown; ``numeric``: all columns but the first are set to the right."""
+    rule = ["---", *["---:" if numeric else "---"] * (len(header) - 1)]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
+
+
 def _width(text: str) -> int:
     """Letters that are seen: colour has none."""
     return len(re.sub(r"\x1b\[[0-9;]*m", "", text))

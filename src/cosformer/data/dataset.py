@@ -101,7 +101,8 @@ class Dataset(Description):
 
 
 class SplitWriter:
-    """Appends rows of one split to files, so that memory stays flat whatever the size of the set."""
+    """Appends rows of one split to files, so that memory stays flat whatever the size of the set. ``labels``: whether
+    there are some, or "float64" for numbers; ``channels``: of readings, how many numbers a step has."""
 
     def __init__(
         self,
@@ -109,8 +110,8 @@ class SplitWriter:
         name: str,
         dtype: Any,
         *,
-        pair: bool,
-        labels: bool | str,
+        pair: bool = False,
+        labels: bool | str = True,
         marks: bool = False,
         channels: int | None = None,
     ) -> None:
@@ -183,20 +184,9 @@ class Writer:
             for file in split._files.values():
                 file.close()
 
-    def split(
-        self,
-        name: str,
-        dtype: Any,
-        *,
-        pair: bool = False,
-        labels: bool | str = True,
-        marks: bool = False,
-        channels: int | None = None,
-    ) -> SplitWriter:
-        """Open the split ``name`` for rows of ``dtype``; ``labels``: whether there are some, or "float64" for numbers;
-        ``channels``: of readings, how many numbers a step has."""
+    def split(self, name: str, dtype: Any, **columns: Any) -> SplitWriter:
+        """Open the split ``name`` for rows of ``dtype``, with the columns that :class:`SplitWriter` knows."""
         assert name not in self._splits
-        columns: dict[str, Any] = {"pair": pair, "labels": labels, "marks": marks, "channels": channels}
         self._splits[name] = SplitWriter(self.folder, name, dtype, **columns)
         return self._splits[name]
 

@@ -20,6 +20,7 @@ from cosformer.data.vocabulary import Channels, Ids, Letters
 from cosformer.experiment import EXPERIMENT_FILE
 from cosformer.prediction.readers import Bad, RunReader, Text, TokenizerReader, sides_of
 from cosformer.suggest import check_model_path
+from cosformer.tasks.lm import padded_blocks
 from cosformer.train.run import load_model
 
 BATCH = 64
@@ -154,21 +155,15 @@ class Predictor:
 
     def _nats(self, rows: Sequence[np.ndarray]) -> list[Any]:
         """Each row holds the token before the scored ones, and these."""
-        shape = len(rows), max(len(row) for row in rows) - 1
-        ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-        mask = np.zeros(shape, np.int64)
-        for i, row in enumerate(rows):
-            ids[i, : len(row) - 1], targets[i, : len(row) - 1], mask[i, : len(row) - 1] = row[:-1], row[1:], 1
-        inputs = {"input_ids": torch.from_numpy(ids).to(self.device), "use_cache": False}
-        if not mask.all():
-            inputs["attention_mask"] = torch.from_numpy(mask).to(self.device)
-        wanted = torch.from_numpy(targets).to(self.device)
+        batch = padded_blocks([row[:-1] for row in rows], [row[1:] for row in rows], 0)
+        inputs: dict[str, Any] = {name: x.to(self.device) for name, x in batch.items()} | {"use_cache": False}
+        wanted = inputs.pop("shift_labels")
         if self.config.model_type == "cosformer":
             losses = self.model(**inputs, shift_labels=wanted, reduction="none").loss
         else:
             logits = self.model(**inputs).logits.float()
             losses = F.cross_entropy(logits.mT, wanted, ignore_index=IGNORED, reduction="none")
-        return list(zip(losses.double().sum(1).tolist(), mask.sum(1).tolist(), strict=True))
+        return list(zip(losses.double().sum(1).tolist(), (wanted != IGNORED).sum(1).tolist(), strict=True))
 
     def _combined(self, values: list[Any], text: Any) -> dict[str, Any]:
         """The answer to a text from what its parts gave."""

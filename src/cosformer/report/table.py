@@ -31,9 +31,7 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        rule = ["---", *["---:" if self.numeric else "---"] * (len(self.header) - 1)]
-        escaped = [[cell.replace("|", r"\|") for cell in row] for row in (self.header, *self.rows)]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
+        body = terminal.markdown(self.header, self.rows, numeric=self.numeric)
         return f"{self.title}\n\n{body}" if self.title else body
 
 

@@ -65,7 +65,7 @@ class LM(Task):
         return {"inputs": inputs, "targets": targets}
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        batch = _padded([row["inputs"] for row in rows], [row["targets"] for row in rows], self.start_id)
+        batch = padded_blocks([row["inputs"] for row in rows], [row["targets"] for row in rows], self.start_id)
         return batch | {"labels": batch["input_ids"]}
 
     def tokens(self, batch: dict[str, Tensor]) -> int:
@@ -95,7 +95,7 @@ class LM(Task):
             y[: len(y) - (last - first)] = IGNORED
             inputs.append(x)
             targets.append(y)
-        return _padded(inputs, targets, self.start_id)
+        return padded_blocks(inputs, targets, self.start_id)
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
         losses = model(**batch, reduction="none", use_cache=False).loss
@@ -176,7 +176,7 @@ def position_ranges(length: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise([*starts, length]))
 
 
-def _padded(inputs: list[np.ndarray], targets: list[np.ndarray], pad_id: int) -> dict[str, Tensor]:
+def padded_blocks(inputs: list[np.ndarray], targets: list[np.ndarray], pad_id: int) -> dict[str, Tensor]:
     """Rows side by side; shorter ones, at the end of a stream, are filled up behind, masked and not scored."""
     shape = len(inputs), max(len(row) for row in inputs)
     ids, goals = np.full(shape, pad_id, np.int64), np.full(shape, IGNORED, np.int64)

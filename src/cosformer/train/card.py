@@ -15,6 +15,7 @@ from cosformer.output_file import write_output
 from cosformer.tasks.base import Task
 from cosformer.tasks.classify import Classify
 from cosformer.tasks.scores import MOST_CLASSES_SHOWN
+from cosformer.terminal import markdown
 
 CARD_FILE = "README.md"
 _PIPELINES = {
@@ -36,7 +37,10 @@ def write_run_card(
     """Write the model card of the weights in ``folder``; ``result`` is set for a finished run."""
     auto_class = next((auto for auto, ours in AUTO_CLASSES.items() if ours == task.head.__name__), "AutoModel")
     steps = experiment.train.steps if result is None else result["steps"]
-    parts = [_table(["", ""], _facts(experiment, task, parameters, steps)), *_scores(task, best, result)]
+    parts = [
+        markdown(["", ""], _facts(experiment, task, parameters, steps), numeric=False),
+        *_scores(task, best, result),
+    ]
     if auto_class in _PIPELINES and (folder / "tokenizer.json").is_file():
         cut = ", truncation=True" if auto_class == "AutoModelForSequenceClassification" else ""
         call = f'pipeline("{_PIPELINES[auto_class]}", model="PATH"{cut})'
@@ -91,13 +95,18 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
         ]
         names = [f"baseline: {next(iter(each.values()))['name']}" for each in baselines]
         parts.append(f"Scores of the run's last weights, those after update {result['steps']:,}, ± one standard error:")
-        parts.append(_table(["evaluation", task.metric, *names], rows))
+        parts.append(markdown(["evaluation", task.metric, *names], rows, numeric=False))
         for name, confusion in result.get("confusion", {}).items():
             classes = confusion["classes"]
             if len(classes) <= MOST_CLASSES_SHOWN:
-                counts = zip(classes, confusion["counts"], strict=True)
+                pairs = zip(classes, confusion["counts"], strict=True)
+                counts = [[label, *(f"{n:,}" for n in row)] for label, row in pairs]
                 parts.append(f"Confusions on `{name}`, a row for each true class, a column for each predicted one:")
-                parts.append(_table(["", *classes], [[label, *(f"{n:,}" for n in row)] for label, row in counts]))
+                parts.append(
+                    markdown(
+                        ["", *classes], [[label, *(f"{n:,}" for n in row)] for label, row in counts], numeric=False
+                    )
+                )
     return parts
 
 
@@ -107,11 +116,6 @@ def _longer(experiment: Experiment, task: Task) -> str:
         return "longer data is read in stretches of that length"
     read = {"windows": "read in overlapping windows, whose answers are averaged", "cut": "cut", "refuse": "refused"}
     return f"longer rows are {read[experiment.data.long]}"
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _shown(value: Any) -> str:
