@@ -47,9 +47,10 @@ files=$(tar -tzf "$dist"/*.tar.gz)
 for file in CHANGELOG.md CITATION.cff LICENSE README.md; do echo "$files" | grep -q "/$file$" || fail "$file is not in the sdist"; done
 ! echo "$files" | grep "/tests/" || fail "parts of the tests in the sdist"
 
-environment() { # interpreter, folder: torch and numpy alone
+environment() { # interpreter, folder: torch and numpy alone; torch's CUDA build needs another Triton than the pinned one
     "$1" -m venv "$2"
-    "$2/bin/pip" install --quiet torch numpy
+    grep -E "^(torch|numpy)==" "$PIP_CONSTRAINT" >"$folder/pins.txt"
+    PIP_CONSTRAINT=$folder/pins.txt "$2/bin/pip" install --quiet torch numpy
 }
 check() { # environment, its PATH, what is installed, the file, the backend it must say
     start=$(date +%s)
