@@ -1,14 +1,19 @@
 """`cosformer train classify --data reviews.csv` and similar: one line trains; bad input is one sentence."""
 
+import gzip
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from transformers import AutoConfig, AutoTokenizer
 
+import cosformer
 from cosformer.cli import main
 from cosformer.experiment import load_experiment
+from cosformer.shipped import STDLIB_MODEL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 # three updates of a model that is too small to learn
@@ -61,6 +66,61 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
     assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
         "what was decided is written down"
     )
+
+
+def test_what_is_printed_and_paced_follows_the_options(folder: Path, capsys) -> None:
+    reviews(folder)
+    line = ["train", "classify", "--data", "reviews.csv", "--run", "run", "--quiet", "--train.steps", "21"]
+    assert main([*line, "--train.batch", "4", "--train.save-every", "21", *TINY[-8:]]) == 0
+    said = capsys.readouterr().err
+    assert "1 layers of width 16; 21 updates of 4 rows" in said and "tokenizer: bpe-lower:8000" in said
+    found = load_experiment(folder / "run").train
+    assert (found.steps, found.warmup, found.eval_every, found.save_every) == (21, 2, 2, 21)
+
+
+def test_two_texts_a_row_are_for_match(folder: Path, capsys) -> None:
+    write_kinds(folder)
+    for recipe, file in (("classify", "pairs.jsonl"), ("regress", "similar.jsonl")):
+        assert main(["train", recipe, "--data", file, "--data.options.second", "sentence2"]) == 2
+        error = capsys.readouterr().err
+        assert "use the recipe match" in error and len(error.splitlines()) == 1 and not (folder / "runs").exists()
+
+
+def test_predict_reads_the_files_that_training_reads(folder: Path) -> None:
+    """Delimiter, encoding, compression and arrow: the same rows, whatever they come in."""
+    rows = [(f"caf\xe9, {'good' if i % 2 else 'bad'} {i}", "ab"[i % 2]) for i in range(40)]
+    lines = "".join(f"{text};{label}\n" for text, label in [("review", "sentiment"), *rows])
+    (folder / "semi.csv").write_bytes(lines.encode("latin-1"))
+    line = ["train", "classify", "--data", "semi.csv", "--data.options.encoding", "latin-1", "--run", "run", *TINY]
+    assert main(line) == 0
+    with gzip.open(folder / "packed.csv.gz", "wb") as file:
+        file.write(lines.encode("latin-1"))
+    table = pyarrow.table({"review": [text for text, _ in rows]})
+    with pyarrow.OSFile(str(folder / "rows.arrow"), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as out:
+        out.write_table(table)
+    expected = [row["predicted"] for row in cosformer.predict("run", [text for text, _ in rows])]
+    probabilities = [row["probability_a"] for row in cosformer.predict("run", [text for text, _ in rows])]
+    for name in ("semi.csv", "packed.csv.gz", "rows.arrow"):
+        assert main(["predict", "run", name, "-o", "out.jsonl"]) == 0
+        found = [json.loads(row) for row in (folder / "out.jsonl").read_text().splitlines()]
+        assert [row["review"] for row in found] == [text for text, _ in rows], name
+        assert [row["predicted"] for row in found] == expected
+        assert [row["probability_a"] for row in found] == pytest.approx(probabilities, abs=1e-6)
+
+
+@pytest.mark.parametrize("ending", ["arrow", "txt", "csv.gz"])
+def test_predict_refuses_to_write_what_it_only_reads(ending: str, folder: Path, capsys) -> None:
+    assert main(["predict", str(STDLIB_MODEL), "x.txt", "-o", f"out.{ending}"]) == 2
+    assert f"out.{ending}: its ending says no form; wanted .csv, .tsv" in capsys.readouterr().err
+
+
+def test_the_second_text_of_a_pair_is_found_as_in_training(folder: Path) -> None:
+    write_kinds(folder)
+    assert main(["train", "match", "--data", "pairs.jsonl", "--run", "run", *TINY]) == 0
+    assert main(["predict", "run", "pairs.jsonl", "-o", "found.jsonl"]) == 0
+    named = ["--text", "sentence1", "--second", "sentence2"]
+    assert main(["predict", "run", "pairs.jsonl", *named, "-o", "named.jsonl"]) == 0
+    assert (folder / "found.jsonl").read_text() == (folder / "named.jsonl").read_text()
 
 
 def test_confusions_and_the_simple_model_are_recorded_printed_and_in_the_card(folder: Path, capsys) -> None:
@@ -204,6 +264,9 @@ def test_one_line_trains_each_kind_of_table(
     assert result["baseline"]["valid"]["name"] == baseline
     for found in result["scores"].values():
         assert score in found and found["error"] >= 0
+    config = AutoConfig.from_pretrained(folder / "run" / "best")
+    if task in ("regress", "score"):
+        assert config.id2label == {0: "price" if task == "regress" else "score"}
     capsys.readouterr()
     assert main(["eval", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"valid", "test"}
@@ -348,6 +411,10 @@ def test_sequences_and_series_are_trained_scored_and_predicted(
     result = json.loads((folder / "run" / "result.json").read_text())
     assert main(["eval", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == result["scores"].keys()
+    if file == "events.npy":
+        tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "best")
+        ids = tokenizer("3 0 8").input_ids
+        assert [i for i in ids if i < 9] == [3, 0, 8] and tokenizer.decode(ids, skip_special_tokens=True) == "3 0 8"
     if columns is None:
         return
     steps = ["--steps", "2"] if recipe == "forecast" else []

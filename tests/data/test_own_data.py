@@ -145,6 +145,22 @@ def test_a_column_may_say_the_split(tmp_path: Path) -> None:
         load_dataset("table", path=str(tmp_path / "b.csv"))
 
 
+def test_a_group_that_given_splits_tear_apart_is_refused(tmp_path: Path) -> None:
+    rows = [f"film {i},{'ab'[i % 2]},{'train' if i < 30 else 'test'},{i // 4}" for i in range(40)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,split,author", *rows]) + "\n")
+    with pytest.raises(ValueError, match=r"rows.csv, line 32: the group '7' is in test here and in train at rows.csv"):
+        load_dataset("table", path=str(tmp_path / "rows.csv"), group="author")
+    assert len(load_dataset("table", path=str(tmp_path / "rows.csv")).splits["test"]) == 10
+
+
+def test_a_folder_that_datasets_saved_is_read(tmp_path: Path) -> None:
+    rows = {"text": [f"film {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}
+    made = datasets.Dataset.from_dict(rows).train_test_split(10, shuffle=False)
+    made.save_to_disk(tmp_path / "saved")
+    found = load_dataset("table", path=str(tmp_path / "saved"))
+    assert len(found.splits["test"]) == 10 and len(found.splits["train"]) + len(found.splits["valid"]) == 30
+
+
 def test_rows_of_a_group_stay_together(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(csv_of([(f"t{i}", i % 2, i // 4) for i in range(80)], "text,label,patient"))
     found = load_dataset("table", path=str(tmp_path / "a.csv"), group="patient")

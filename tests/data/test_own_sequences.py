@@ -117,6 +117,13 @@ def test_a_table_of_readings_is_grouped_and_put_in_order_of_time(tmp_path: Path)
             assert found.class_names[label] == ("warm" if room % 2 else "cold")
 
 
+def test_a_time_that_comes_twice_asks_for_the_column_of_the_series(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(readings())
+    with pytest.raises(ValueError, match=r"a.csv: time 0 appears more than once; name the column .*--data.options.se"):
+        load("series", tmp_path / "a.csv", channels="temp")
+    assert len(load("series", tmp_path / "a.csv", channels="temp", series="room").splits["train"]) == 12
+
+
 ARRAYS: dict[str, Any] = {
     "nan.npy": np.where(np.arange(60).reshape(3, 20) == 25, np.nan, 1.0),
     "negative.npy": np.array([[1, 2], [3, -4]]),

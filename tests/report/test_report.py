@@ -128,6 +128,15 @@ def test_the_numbers_are_those_of_the_files(results: Path, runs: Path, tmp_path:
     assert "softmax: 105 at 1K, 1678 at 4K." in page.alts
 
 
+def test_more_findings_than_fit_are_folded(tmp_path: Path) -> None:
+    for i in range(10):
+        result = {"scores": {"test": {"loss": 3.0}}, "learned": {"test": True}, "baseline": {}}
+        made_up.write_run(tmp_path / "runs" / str(i), made_up.experiment(f"lm-{i}", "cosformer"), [], result)
+    page, problems = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert problems == [] and "<summary>2 more</summary>" in page.source
+    assert page.source.count(" reaches 3.000 nats of loss") == 10
+
+
 def test_without_anything_one_folded_list_says_what_was_not_run(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -36,10 +36,11 @@ def attention_rows() -> list[tuple[str, ...]]:
 def recipe_rows() -> list[tuple[str, ...]]:
     """Every recipe with its task, its data set and its note; first those for one's own files."""
     from cosformer.recipes import RECIPES
-    from cosformer.recipes.general import GENERAL, example
+    from cosformer.recipes.general import GENERAL
 
-    experiments = [(name, example(name)) for name in GENERAL] + [(name, make()) for name, make in RECIPES.items()]
-    return [(name, found.task, found.data.name, found.note) for name, found in experiments]
+    own = [(name, name, data, f"{make.__doc__} Takes --data PATH.") for name, (data, _, make) in GENERAL.items()]
+    experiments = [(name, make()) for name, make in RECIPES.items()]
+    return own + [(name, found.task, found.data.name, found.note) for name, found in experiments]
 
 
 def data_rows() -> list[tuple[str, ...]]:

@@ -13,11 +13,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "file",
         metavar="FILE",
-        help="a .csv, .tsv, .jsonl, .parquet, .txt (a text a line), .fasta, .npy or .npz file; - is standard input",
+        help="a .csv, .tsv, .jsonl, .parquet, .arrow, .txt (a text a line), .fasta, .npy or .npz file, text also "
+        "compressed (.gz, .xz, .bz2); - is standard input",
     )
     add("-o", "--out", metavar="OUT", required=True, help="a .csv, .tsv, .jsonl or .parquet file; - is standard output")
     add("--text", metavar="COLUMN", help="the column of the texts (default: one with a usual name, or the only one)")
-    add("--second", metavar="COLUMN", help="the column of the second texts, for a model of pairs")
+    add(
+        "--second",
+        metavar="COLUMN",
+        help="the second texts, for a model of pairs (default: as in training)",
+    )
     add(
         "--steps",
         type=positive,
@@ -34,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--reads",
-        choices=("csv", "tsv", "jsonl", "parquet", "txt", "fasta", "arrays"),
+        choices=("csv", "tsv", "jsonl", "parquet", "arrow", "txt", "fasta", "arrays"),
         help="the form of FILE (default: by its ending)",
     )
     add("--writes", choices=("csv", "tsv", "jsonl", "parquet"), help="the form of OUT (default: by its ending)")

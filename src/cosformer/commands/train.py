@@ -13,7 +13,7 @@ from cosformer.commands.options import Parser, add_fields, add_key, option
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, load_experiment
 from cosformer.extras import require
 from cosformer.recipes import RECIPES, recipe
-from cosformer.recipes.general import GENERAL, example
+from cosformer.recipes.general import GENERAL, example, with_steps
 from cosformer.renamed import RENAMED
 from cosformer.report.overview import worth_showing
 from cosformer.terminal import paint, table
@@ -92,7 +92,7 @@ def parse(name: str, words: list[str]) -> tuple[Experiment, Path | None, bool]:
     given = vars(_parser(name, plain, words).parse_args(words))
     run, quiet = given.pop("run"), given.pop("quiet")
     if name in GENERAL:
-        plain = _own_recipe(name, given.pop("data"), given)
+        return _own_recipe(name, given.pop("data"), given), run, quiet
     return _changed(plain, given), run, quiet
 
 
@@ -126,8 +126,13 @@ def _own_recipe(name: str, path: str | None, given: dict[str, Any]) -> Experimen
         raise ValueError(f"{name} trains on your own files: give --data PATH; see `cosformer train {name} --help`")
     from cosformer.tasks.own_data import own_experiment
 
+    def changed(found: Experiment) -> Experiment:
+        if "train.steps" in given:
+            found = dataclasses.replace(found, train=with_steps(found.train, given["train.steps"]))
+        return _changed(found, given)
+
     settings = {key.removeprefix("data."): given.get(key) for key in ("data.length", "data.long", "start")}
-    experiment, decisions = own_experiment(name, options | {"path": path}, **settings)
+    experiment, decisions = own_experiment(name, options | {"path": path}, changed, **settings)
     if _rank() == 0:
         print("\n  ".join([path, *decisions]), file=sys.stderr)
     return experiment

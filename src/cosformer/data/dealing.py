@@ -75,6 +75,13 @@ def with_splits(
     """Every row in a split. Validation rows that are missing come out of
     the training rows, never out of the test rows. ``strata``: the class of each row."""
     named = {row.split for row in rows}
+    first = {row.group: row for row in reversed(rows)}
+    for row in rows:
+        if row.split != first[row.group].split:
+            raise ValueError(
+                f"{row.place}: the group {row.group!r} is in {row.split} here and in {first[row.group].split} at "
+                f"{first[row.group].place}; leave the option group out, or put its rows into one split"
+            )
     if "valid" not in named:
         free = [i for i, row in enumerate(rows) if row.split in (None, "train")]
         valid, test = shares

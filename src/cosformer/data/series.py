@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,12 @@ def _table_rows(path: str, target: str, columns: dict[str, Any], reading: dict[s
     for key, readings in found.items():
         if "time" in columns:
             readings.sort(key=lambda entry: entry[0])
+            again = next((b for (a, _), (b, _) in pairwise(readings) if a == b), None)
+            if again is not None and "series" not in columns:
+                raise ValueError(
+                    f"{key[0]}: {columns['time']} {again:g} appears more than once; name the column that says which "
+                    "rows are one series with --data.options.series, or leave out what comes twice"
+                )
         rows.append(replace(about[key], text=np.array([reading for _, reading in readings], np.float32)))
     return rows if "split" in columns else split_by_file(rows, names)
 

@@ -5,12 +5,15 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from cosformer.data.own_files import LONGEST_LINE, OwnFile, checked_lines
 from cosformer.extras import require
 
 ENDINGS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+
+_BESIDE_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class TableFile:
 
 
 def is_table(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
+    """Whether a file of a folder holds rows; what `datasets` writes beside its arrow files does not."""
+    return name.lower().endswith(ENDINGS) and PurePosixPath(name).name not in _BESIDE_ARROW
 
 
 def read_tables(
@@ -59,12 +63,16 @@ def open_table(file: OwnFile, *, delimiter: str | None, quotes: bool, encoding: 
     return _csv(file, lines, delimiter or ("\t" if file.ending in (".tsv", ".tab") else None), quotes)
 
 
+def delimiter_of(header: str) -> str:
+    """What separates the cells of a CSV file, guessed from its first line."""
+    return ";" if header.count(";") > header.count(",") else ","
+
+
 def _csv(file: OwnFile, lines: Iterator[tuple[int, str]], delimiter: str | None, quotes: bool) -> TableFile:
     first = next(lines, None)
     if first is None or not first[1].strip():
         raise ValueError(f"{file.shown} is empty" if first is None else f"{file.shown}, line 1: no header")
-    if delimiter is None:
-        delimiter = ";" if first[1].count(";") > first[1].count(",") else ","
+    delimiter = delimiter or delimiter_of(first[1])
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(
         (line for _, line in itertools.chain([first], lines)),

@@ -36,8 +36,10 @@ def predict_file(
     and written to what was read.
     """
     form = form_of(source, reads, "jsonl")
-    out_form = form_of(out, writes, "csv" if form == "csv" else "tsv" if form == "tsv" else "jsonl")
-    with open_table(source, form, predictor.read.series) as table:
+    out_form = form_of(out, writes, form if form in ("csv", "tsv") else "jsonl", written=True)
+    with open_table(source, form, predictor.read.series, predictor.read.reading) as table:
+        if second is None and predictor.takes_pairs and predictor.read.second_column in table.columns:
+            second = predictor.read.second_column
         if second is not None:
             second = text_column(table, second)
         elif predictor.takes_pairs:

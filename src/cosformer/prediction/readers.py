@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
+from cosformer.data import OWN_SETS
 from cosformer.data.encoding import with_specials
 from cosformer.data.targets import words_of, words_to_ids
 from cosformer.data.vocabulary import Channels, Ids, Letters, Pixels
@@ -42,7 +43,11 @@ class RunReader:
             self.max_len = min(self.max_len, json.loads(settings.read_text(encoding="utf-8"))["model_max_length"])
         experiment = load_experiment(run)
         task, self.in_windows, self.cut = experiment.task, experiment.data.long == "windows", 0
-        self.text_column = experiment.data.options.get("text")
+        options = experiment.data.options
+        self.text_column, self.second_column = options.get("text"), options.get("second")
+        # how the files of the training were read, where that was said
+        asked = ("delimiter", "quotes", "encoding", "errors") if experiment.data.name in OWN_SETS else ()
+        self.reading = {name: options[name] for name in asked if options.get(name) is not None}
         if task not in _TASKS:
             raise ValueError(f"{run} was trained for the task {task!r}, which gives no answer about a row of its own")
         if isinstance(self.vocabulary, Pixels):
@@ -154,7 +159,8 @@ class TokenizerReader:
 
     def __init__(self, source: str, config: Any) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.config, self.text_column, self.cut = config, None, 0
+        self.config, self.text_column, self.second_column, self.cut = config, None, None, 0
+        self.reading: dict[str, Any] = {}
         self.task, self.series, self.vocabulary = "", None, None
         self.pad_id = self.tokenizer.pad_token_id
         self.start = next(

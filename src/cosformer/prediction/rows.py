@@ -15,13 +15,17 @@ from cosformer.data import arrays, fasta
 from cosformer.data.columns import USUAL, choose, named
 from cosformer.data.own_files import own_files
 from cosformer.data.series import unlabelled
+from cosformer.data.table_files import delimiter_of
+from cosformer.data.table_files import open_table as open_own_table
 from cosformer.extras import require
 from cosformer.output_file import STANDARD
 
-# ending -> form
-FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "txt"}
+# ending -> form that is written; all of them, and those below, are read
+WRITTEN = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMS = WRITTEN | {".tab": "tsv", ".json": "jsonl", ".arrow": "arrow", ".txt": "txt"}
 FORMS |= dict.fromkeys(fasta.ENDINGS, "fasta") | dict.fromkeys(arrays.ENDINGS, "arrays")
-DELIMITERS = {"csv": ",", "tsv": "\t"}
+_COMPRESSED = (".gz", ".xz", ".bz2")
+DELIMITERS = {"csv": ",", "tsv": "\t"}  # of what is written
 
 
 @dataclass(frozen=True)
@@ -45,21 +49,29 @@ class Table:
     schema: Any = None
 
 
-def form_of(path: str, asked: str | None, standard: str) -> str:
+def form_of(path: str, asked: str | None, standard: str, *, written: bool = False) -> str:
     """The format of ``path``: ``asked``, or by its ending; ``standard`` is that of standard input or output."""
     if asked is not None:
         return asked
     if path == STANDARD:
         return standard
-    if Path(path).suffix.lower() not in FORMS:
-        raise ValueError(f"{path}: its ending says no form; wanted {', '.join(FORMS)}, or --reads and --writes")
-    return FORMS[Path(path).suffix.lower()]
+    forms = WRITTEN if written else FORMS
+    endings = [ending.lower() for ending in Path(path).suffixes]
+    if not written and endings and endings[-1] in _COMPRESSED:
+        endings.pop()
+    if not endings or endings[-1] not in forms:
+        way = "--writes" if written else "--reads"
+        raise ValueError(f"{path}: its ending says no form; wanted {', '.join(forms)}, or {way}")
+    return forms[endings[-1]]
 
 
 @contextmanager
-def open_table(path: str, form: str, series: Mapping[str, Any] | None = None) -> Iterator[Table]:
+def open_table(
+    path: str, form: str, series: Mapping[str, Any] | None = None, reading: Mapping[str, Any] | None = None
+) -> Iterator[Table]:
     """The table in ``path``; ``-`` is standard input. ``series``: the columns of readings, as the options of the set
-    'series'; the rows that are one series then become one row."""
+    'series'; the rows that are one series then become one row. ``reading``: the options delimiter, quotes, encoding and
+    errors of the set 'table', where they are set."""
     name = "standard input" if path == STANDARD else path
     if series is not None and form != "arrays":
         yield _series(path, name, series)
@@ -69,20 +81,30 @@ def open_table(path: str, form: str, series: Mapping[str, Any] | None = None) ->
             raise ValueError(f"{form} cannot be read from standard input; give a file")
         yield _WHOLE[form](path, name)
         return
-    # bytes that are no UTF-8 become lone surrogates, by which a bad row is known; "" leaves line ends in quoted cells
-    # alone
-    settings: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
+    reading = reading or {}
+    # bytes that cannot be decoded become lone surrogates, by which a bad row is known; "" leaves line ends in quoted
+    # cells alone
+    encoding, errors = reading.get("encoding", "utf-8"), reading.get("errors", "strict")
+    settings: dict[str, Any] = {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "newline": ""}
+    settings |= {"errors": "surrogateescape" if errors == "strict" else errors}
     if path == STANDARD:
-        yield _READERS[form](io.TextIOWrapper(sys.stdin.buffer, **settings), name, form)
-        return
-    with open(path, **settings) as file:
-        yield _READERS[form](file, name, form)
+        yield _READERS[form](io.TextIOWrapper(sys.stdin.buffer, **settings), name, form, reading)
+    elif path.lower().endswith(_COMPRESSED):
+        files = own_files(path)  # held: when the generator goes, its file is closed
+        with io.TextIOWrapper(next(files).stream, **settings) as file:  # pyright: ignore[reportArgumentType]
+            yield _READERS[form](file, name, form, reading)
+    else:
+        with open(path, **settings) as file:
+            yield _READERS[form](file, name, form, reading)
 
 
-def _delimited(file: IO[str], name: str, form: str) -> Table:
+def _delimited(file: IO[str], name: str, form: str, reading: Mapping[str, Any]) -> Table:
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(file, delimiter=DELIMITERS[form])
-    header = next(reader, [])
+    first = next(file, "")
+    delimiter = reading.get("delimiter") or ("\t" if form == "tsv" else delimiter_of(first))
+    quoting = csv.QUOTE_MINIMAL if reading.get("quotes", True) else csv.QUOTE_NONE
+    reader = csv.reader(chain([first], file), delimiter=delimiter, quoting=quoting)
+    header = [column.strip() for column in next(reader, [])]
     if not header:
         raise ValueError(f"{name} is empty: its first line names the columns")
     doubled = next((column for column in header if header.count(column) > 1), None)
@@ -102,7 +124,7 @@ def _delimited(file: IO[str], name: str, form: str) -> Table:
     return Table(name, header, rows())
 
 
-def _json_lines(file: IO[str], name: str, form: str) -> Table:
+def _json_lines(file: IO[str], name: str, form: str, reading: Mapping[str, Any]) -> Table:
     def rows() -> Iterator[Row]:
         for number, line in enumerate((line for line in file if line.strip()), start=1):
             try:
@@ -126,7 +148,7 @@ def _json_lines(file: IO[str], name: str, form: str) -> Table:
     return Table(name, columns, chain(before, found))
 
 
-def _lines(file: IO[str], name: str, form: str) -> Table:
+def _lines(file: IO[str], name: str, form: str, reading: Mapping[str, Any]) -> Table:
     rows = ((number, line.rstrip("\r\n")) for number, line in enumerate(file, start=1))
     return Table(name, ["text"], (Row(number, {"text": line}, encoding_problem([line])) for number, line in rows))
 
@@ -145,6 +167,13 @@ def _parquet(path: str, name: str) -> Table:
         return (Row(number, row) for number, row in enumerate(values, start=1))
 
     return Table(name, list(file.schema_arrow.names), rows(), file.schema_arrow)
+
+
+def _arrow(path: str, name: str) -> Table:
+    """Through Hugging Face's `datasets`, as in training."""
+    files = own_files(path)
+    table = open_own_table(next(files), delimiter=None, quotes=True, encoding="utf-8", errors="strict")
+    return Table(name, table.columns, (Row(number, values) for number, values in table.rows))
 
 
 def _fasta(path: str, name: str) -> Table:
@@ -169,7 +198,7 @@ def _series(path: str, name: str, options: Mapping[str, Any]) -> Table:
     return Table(name, [column], rows)
 
 
-_WHOLE = {"parquet": _parquet, "fasta": _fasta, "arrays": _arrays}
+_WHOLE = {"parquet": _parquet, "arrow": _arrow, "fasta": _fasta, "arrays": _arrays}
 _READERS = {"csv": _delimited, "tsv": _delimited, "jsonl": _json_lines, "txt": _lines}
 
 

@@ -15,6 +15,7 @@ _FORECAST_WINDOW = 512  # steps, those that are forecast among them
 _UPDATE_TOKENS = 8_192  # about so many tokens an update
 _EVALUATIONS = 10  # over a run
 
+_SUBWORDS = "bpe-lower:8000"  # of texts with labels: from so few, an encoder hardly learns to spell
 # an encoder that learns from scratch within a few hundred updates : positions are easy to see
 _ENCODER: dict[str, Option] = {"norm": "pre", "final_norm": True, "embedding_norm": False, "hidden_act": "gelu"}
 _ENCODER |= {"position_embedding_type": "sinusoidal", "position_offset": 0, "scale_embedding": True}
@@ -98,13 +99,13 @@ def forecast(summary: Summary, data: DataConfig, start: str | None) -> Experimen
     return Experiment("forecast", "forecast", data, model, train, start, _note(summary))
 
 
-# name -> (data set of its files, the options that make it what it is, recipe)
+# name -> (data set of its files, the options that make it what it is or suit it best, recipe)
 GENERAL: dict[str, tuple[str, dict[str, Option], Callable[[Summary, DataConfig, str | None], Experiment]]] = {
     "lm": ("texts", {}, lm),
     "mlm": ("texts", {}, mlm),
-    "classify": ("table", {"target": "class"}, classify),
-    "regress": ("table", {"target": "number"}, regress),
-    "match": ("table", {"target": "class", "pairs": True}, match),
+    "classify": ("table", {"target": "class", "tokenizer": _SUBWORDS}, classify),
+    "regress": ("table", {"target": "number", "tokenizer": _SUBWORDS}, regress),
+    "match": ("table", {"target": "class", "pairs": True, "tokenizer": _SUBWORDS}, match),
     "tag": ("table", {"target": "tags"}, tag),
     "forecast": ("series", {"target": "next"}, forecast),
     "seq2seq": ("table", {"target": "text"}, seq2seq),
@@ -134,7 +135,13 @@ def _sized(preset: str, tokens: int, fields: dict[str, Option], start: str | Non
 
 
 def _train(steps: int, batch: int, lr: float) -> TrainConfig:
-    return short_training(steps, batch, lr, every=max(1, steps // _EVALUATIONS), keep=1, tracker="none")
+    return with_steps(short_training(steps, batch, lr, every=1, keep=1, tracker="none"), steps)
+
+
+def with_steps(train: TrainConfig, steps: int) -> TrainConfig:
+    """``train`` for another number of updates, its warm-up, evaluations and checkpoints spread over them as before."""
+    every = max(1, steps // _EVALUATIONS)
+    return dataclasses.replace(train, steps=steps, warmup=steps // 10, eval_every=every, save_every=every)
 
 
 def _steps(rows: float, batch: int) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cosformer.tasks.tokenizer import START, with_tokenizer
 def own_experiment(
     recipe: str,
     options: dict[str, Any],
+    change: Callable[[Experiment], Experiment] = lambda found: found,
     *,
     start: str | None = None,
     length: int | None = None,
@@ -25,9 +27,14 @@ def own_experiment(
 ) -> tuple[Experiment, list[str]]:
     """The experiment of general recipe ``recipe`` for the files that ``options`` name (``path``, columns, splits,
     tokenizer), complete and independent of later changes to defaults; and what was found and decided, as lines for the
-    user."""
+    user. ``change``: what the user decides instead."""
     name, fixed, make = GENERAL[recipe]
+    if recipe in ("classify", "regress") and (options.get("second") or options.get("pairs")):
+        score = " --data.options.target number" if recipe == "regress" else ""
+        raise ValueError(f"{recipe} reads one text a row; for two, use the recipe match{score}")
     name = data_set_of(name, options)
+    if name != "table":
+        fixed = {option: value for option, value in fixed.items() if option != "tokenizer"}
     if name == "sequences" and "target" not in fixed:
         fixed = fixed | {"target": None}
     if start:
@@ -54,6 +61,7 @@ def own_experiment(
         # softmax, unless the checkpoint has been converted; a small rate, as its weights know a lot already
         model = ModelConfig(experiment.model.preset, attention=encoder.get("attention", "softmax"))
         experiment = dataclasses.replace(experiment, model=model, train=dataclasses.replace(experiment.train, lr=5e-5))
+    experiment = change(experiment)
     return experiment, describe(experiment, dataset, summary)
 
 
@@ -107,8 +115,11 @@ def describe(experiment: Experiment, dataset: Any, summary: Summary) -> list[str
         lines.append(
             f"numbers in training: {train.labels.min():g} to {train.labels.max():g}, mean {train.labels.mean():g}"
         )
+    if experiment.data.name in ("texts", "table"):
+        lines.append(f"tokenizer: {experiment.data.options.get('tokenizer', 'bytes')}")
     rows = ", ".join(f"{name} {count:,}" for name, count in summary.rows.items())
-    what = {"table": "rows", "series": "series", "sequences": "stretches" if summary.classes is None else "sequences"}
+    stream = experiment.task in ("lm", "mlm")
+    what = {"table": "rows", "series": "series", "sequences": "stretches" if stream else "sequences"}
     unit = "steps" if experiment.data.name == "series" else "tokens"
     lines.append(
         f"{what.get(experiment.data.name, 'lines')}: {rows}; {summary.tokens:,} training {unit}, median "

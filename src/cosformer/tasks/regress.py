@@ -31,6 +31,8 @@ class Regress(Classify):
         scale = float(labels.std()) or 1.0
         fields: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
         fields |= {"target_mean": float(labels.mean()), "target_scale": scale}
+        if (name := self.dataset.choices.get("label")) is not None:
+            fields |= {"id2label": {0: name}, "label2id": {name: 0}}
         return super().model_fields() | fields
 
     @cached_property

@@ -7,12 +7,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from cosformer.data.subwords import Subwords
-from cosformer.data.vocabulary import SPECIAL_NAMES, Bytes, Letters, Vocabulary, Words, vocabulary_from_json
+from cosformer.data.vocabulary import SPECIAL_NAMES, Bytes, Ids, Letters, Vocabulary, Words, vocabulary_from_json
 from cosformer.experiment import load_experiment
 from cosformer.json_files import read_object
 from cosformer.tasks import build_task
 
 VOCABULARY_FILE = "vocabulary.json"
+_Readable = Bytes | Letters | Ids | Words | Subwords  # what transformers' tokenizers can read, too
 
 
 def save_vocabulary(vocabulary: Vocabulary, folder: Path, task: str, max_len: int) -> None:
@@ -24,7 +25,7 @@ def save_vocabulary(vocabulary: Vocabulary, folder: Path, task: str, max_len: in
     """
     entry = vocabulary.save(folder)
     (folder / VOCABULARY_FILE).write_text(json.dumps(entry), encoding="utf-8")
-    if isinstance(vocabulary, Bytes | Letters | Words | Subwords):
+    if isinstance(vocabulary, _Readable):
         as_transformers(vocabulary, task, max_len).save_pretrained(folder)
 
 
@@ -45,7 +46,7 @@ def load_vocabulary(run: Path) -> Vocabulary:
     )
 
 
-def as_transformers(vocabulary: Bytes | Letters | Words | Subwords, task: str, max_len: int) -> PreTrainedTokenizerFast:
+def as_transformers(vocabulary: _Readable, task: str, max_len: int) -> PreTrainedTokenizerFast:
     """The same tokenizer for transformers, its special tokens by the names that it has for them."""
     from tokenizers.processors import TemplateProcessing
 
@@ -68,7 +69,7 @@ def as_transformers(vocabulary: Bytes | Letters | Words | Subwords, task: str, m
     )
 
 
-def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
+def _backend(vocabulary: _Readable) -> Any:
     """A new ``tokenizers.Tokenizer`` with the ids of ``vocabulary``."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -87,6 +88,12 @@ def _backend(vocabulary: Bytes | Letters | Words | Subwords) -> Any:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(letter.lower(), letter) for letter in small])
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
         tokenizer.decoder = decoders.Fuse()
+        return tokenizer
+    if isinstance(vocabulary, Ids):  # written as numbers with spaces between
+        entries = {str(i): i for i in range(vocabulary.count)}
+        entries |= {name: i for i, name in enumerate(SPECIAL_NAMES, start=vocabulary.count)}
+        tokenizer = Tokenizer(models.WordLevel(entries, unk_token="<unk>"))  # there is none: a strange id raises
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return tokenizer
     special = {"<s>": vocabulary.bos_id, "</s>": vocabulary.eos_id, "<mask>": vocabulary.mask_id}
     entries = {"<pad>": 0, **{letter: byte + 1 for byte, letter in bytes_to_unicode().items()}}
