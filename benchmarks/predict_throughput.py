@@ -128,7 +128,7 @@ def block(results: dict[str, Any]) -> str:
         f"({min(ratios):.3f} to {max(ratios):.3f} in {len(ratios)} rounds). Peak memory is {before:,.0f} MB after "
         f"{results['rows_per_turn']:,} rows and {after:,.0f} MB after {memory['rows']:,} rows "
         f"({memory['seconds']:.0f} s, with a model of 1 layer and width 16).\n\n"
-        f"Measured with `python -m benchmarks.predict_throughput` on {results['date']}, commit {results['commit']}: "
+        f"Measured with `{results['command']}` on {results['date']}, commit {results['commit']}: "
         f"{about['cpu']} ({about['instructions']}), 1 thread, torch {about['torch']}."
     )
 
