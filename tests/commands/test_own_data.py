@@ -63,9 +63,8 @@ def test_one_line_trains_a_classifier_and_says_what_it_decided(folder: Path, cap
     found = load_experiment(folder / "run")
     assert found.recipe == "classify" and found.train.steps == 3 and found.model.hidden_size == 16
     assert found.data.options["text"] == "review" and found.data.options["label"] == "sentiment"
-    assert len(str(found.data.options["sha256"])) == 64 and found.data.length == len("<awful film 38>"), (
-        "what was decided is written down"
-    )
+    assert len(str(found.data.options["sha256"])) == 64 and found.data.options["tokenizer"] == "bpe-lower:8000"
+    assert f"longest {found.data.length}\n" in said.err, "what was decided is written down"
 
 
 def test_what_is_printed_and_paced_follows_the_options(folder: Path, capsys) -> None:
@@ -195,7 +194,8 @@ def test_one_line_trains_on_texts(recipe: str, folder: Path, capsys) -> None:
 
 def test_long_rows_are_cut_read_in_windows_or_refused(folder: Path, capsys) -> None:
     reviews(folder, longest=200)
-    line = ["train", "classify", "--data", "reviews.csv", "--data.length", "32", *TINY]
+    line = ["train", "classify", "--data", "reviews.csv", "--data.options.tokenizer", "bytes", *TINY]
+    line += ["--data.length", "32"]
     assert main([*line, "--run", "cut"]) == 0
     assert "1 rows are longer than 32 tokens and are cut there" in capsys.readouterr().err
     assert main([*line, "--run", "windows", "--data.long", "windows"]) == 0

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import statistics
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -126,6 +127,17 @@ def test_the_numbers_are_those_of_the_files(results: Path, runs: Path, tmp_path:
     assert ["cpu", "a made-up CPU"] in page.rows and sum(row == ["cpu", "another CPU"] for row in page.rows) == 1
     assert "cosformer: from 5.100 at step 50 to 4.100 at step 100 (mean of 3 seeds)." in page.alts
     assert "softmax: 105 at 1K, 1678 at 4K." in page.alts
+
+
+def test_setups_on_own_files_are_called_by_the_file(tmp_path: Path) -> None:
+    result = {"scores": {"test": {"loss": 3.0}}, "learned": {"test": True}, "baseline": {}}
+    for name, layers, sha in (("a", 2, "0" * 64), ("b", 4, "1" * 64)):
+        made = made_up.experiment("lm", "cosformer", layers=layers)
+        data = replace(made.data, options={"path": f"/home/me/{name}.txt", "sha256": sha})
+        made_up.write_run(tmp_path / "runs" / name, replace(made, data=data), [], result)
+    page, _ = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert "lm, path a.txt : cosformer reaches" in re.sub(r"\s+", " ", page.texts["Summary"])
+    assert "0" * 9 not in re.sub(r"<details>.*?</details>", "", page.source, flags=re.DOTALL)
 
 
 def test_more_findings_than_fit_are_folded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ _INCIDENTAL = {
     *("train.keep", "train.gradient_checkpointing", "train.compile", "train.strategy", "train.tracker"),
     *("train.diagnostics", "train.threads", "train.workers"),
 }
+_PATH, _HASH = "data.options.path", "data.options.sha256"
 _OF_ATTENTION = "model.attention_options."  # each attention has its own
 _SENSIBLE = 1000.0  # perplexity of a word from which on a model has not learned words
 
@@ -155,7 +157,8 @@ def varying_settings(runs: Sequence[Run]) -> list[str]:
             if run.experiment or name in each:
                 whose = run.attention if name.startswith(_OF_ATTENTION) else ""
                 values.setdefault(name, {}).setdefault(whose, set()).add(repr(each.get(name)))
-    return [name for name, found in values.items() if any(len(several) > 1 for several in found.values())]
+    found = [name for name, each in values.items() if any(len(several) > 1 for several in each.values())]
+    return [name for name in found if name != _HASH or _PATH not in found]
 
 
 @dataclass(frozen=True)
@@ -181,9 +184,12 @@ def setups(runs: Sequence[Run]) -> list[Setup]:
         groups: dict[tuple[str, ...], list[Run]] = {}
         for run in of_recipe:
             groups.setdefault(tuple(repr(_known(run).get(name)) for name in names), []).append(run)
+        paths = {repr(_known(group[0]).get(_PATH)) for group in groups.values()}
+        # of one's own data the file says enough: sizes and columns follow from it
+        telling = [_PATH] if _PATH in names and len(paths) == len(groups) else names
         for group in groups.values():
             known = _known(group[0])
-            found.append(Setup(recipe, {name: known[name] for name in names if name in known}, tuple(group)))
+            found.append(Setup(recipe, {name: known[name] for name in telling if name in known}, tuple(group)))
     return found
 
 
@@ -200,6 +206,8 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+        return f"{value[:8]}…"  # a file's hash
     return f"{value:g}" if isinstance(value, float) else str(without_folder(value))
 
 
