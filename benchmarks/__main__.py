@@ -41,6 +41,14 @@ BENCHES: dict[str, Bench] = {
             "--tokenizer": Option("a tokenizer's files (default: a BPE of 8000 is learnt)", Path, "FOLDER"),
         },
     ),
+    "deployment": Bench(
+        "one more token in each form of a model that can be deployed",
+        "Tokens per second of the shipped model and of one with 88 million parameters in float32, bfloat16, int8 and "
+        f"as an ONNX step, and the shipped model's bits per byte. {QUIET} Needs cosformer[train,export].",
+        15,
+        {"--models": Option("default: shipped,large", metavar="NAME,...")},
+        "the shipped model, three repeats",
+    ),
     "imports": Bench(
         "what importing costs",
         "Seconds that a new process takes for the operator and its first call above those of torch, and for "

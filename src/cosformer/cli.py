@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "visualize": "draw the attention maps of a model on your own text",
         "convert": "replace the attention of a pretrained model and keep its weights",
         "linearize": "turn a trained softmax model into a linear one",
+        "export": "write a model as ONNX files, with its state",
         "compare": "compare models made from a trained one with it on your text",
     },
     "training": {

@@ -152,3 +152,11 @@ def test_text_appears_while_it_is_made(saved, monkeypatch):
     monkeypatch.setattr(CosformerForCausalLM, "forward", forward)
     run(saved[1], "--prompt", "the cat", "--seed", "0", "--max-new-tokens", "12")
     assert len(set(seen)) > 4 and all(b.startswith(a) for a, b in itertools.pairwise([*seen, screen.getvalue()]))
+
+
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_smaller_weights(kind, saved, capsys, monkeypatch):
+    used = []
+    monkeypatch.setattr("cosformer.hf.weights.shrink_weights", lambda model, kind: used.append(kind) or model)
+    assert run(saved[1], "--prompt", "the cat", "--max-new-tokens", "3", "--weights", kind) == 0
+    assert used == [kind] and capsys.readouterr().out.startswith("the cat")

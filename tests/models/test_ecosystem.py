@@ -1,6 +1,8 @@
 """Pipelines and the Trainer on tiny models of every head."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -140,8 +142,6 @@ sys.meta_path.insert(0, Missing())
 )
 def test_a_process_that_imports_only_transformers(before, trust, expected, config, tmp_path):
     import os
-    import subprocess
-    import sys
 
     cosformer.hf.CosformerModel(config()).save_pretrained(tmp_path)
     code = f"{before}from transformers import AutoModel; m = AutoModel.from_pretrained({str(tmp_path)!r}{trust})"
@@ -168,3 +168,29 @@ def test_torch_ao_quantises_every_linear_layer(config):
     x = torch.arange(12)[None] % 50
     difference = (quantised(x).logits - model(x).logits).abs().max()
     assert 0 < difference < 0.2 * model(x).logits.abs().max()
+
+
+SERVED = """
+import sys
+from transformers.cli.serving.model_manager import ModelManager  # before ours, as `transformers serve` has it
+
+manager = ModelManager(device="cpu", trust_remote_code=True, model_timeout=-1)
+model, tokenizer = manager.load_model_and_processor(manager.process_model_name(sys.argv[1]))
+ids = tokenizer("the cat", return_tensors="pt")
+out = model.generate(**ids, max_new_tokens=3, do_sample=False, tokenizer=tokenizer)  # the server hands it on
+print(type(model).__name__, out.shape[1])
+"""
+
+
+@pytest.mark.parametrize("kind", ["own", "converted"])
+def test_what_transformers_serve_loads(kind, config, tokenizer, tmp_path):
+    made = config(is_decoder=True, vocab_size=len(WORDS), pad_token_id=0)
+    own = saved(CosformerForCausalLM(made), tokenizer, tmp_path / "own")
+    name = "CosformerForCausalLM"
+    if kind == "converted":
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+        stock = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, **sizes))
+        cosformer.hf.convert(saved(stock, tokenizer, tmp_path / "stock"), tmp_path / "converted")
+        own, name = str(tmp_path / "converted"), "CosformerLlamaForCausalLM"
+    done = subprocess.run([sys.executable, "-c", SERVED, own], capture_output=True, text=True)
+    assert done.stdout.split() == [name, "5"], done.stderr[-2000:]

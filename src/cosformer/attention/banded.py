@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.slices import slices, works_in_slices
+from cosformer.ops.dispatch import writes_onnx
+from cosformer.ops.masked_softmax import allowed_attention
 
 BLOCK = 64  # query rows that share one window of keys; 64 measured fastest on CPU for windows of 64 to 512
 
@@ -20,10 +22,11 @@ def band_attention(
     """
     n, s = q.shape[2], k.shape[2]
     keep = torch.ones(1, s, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-    if n <= BLOCK:
+    # an ONNX file has one form for every length: the whole matrix
+    if writes_onnx() or n <= BLOCK:
         i, j = torch.arange(s - n, s, device=q.device)[:, None], torch.arange(s, device=q.device)
         pattern = (j >= i - left) & (j <= i + right) | (j < num_global)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None] & pattern)
+        return allowed_attention(q, k, v, keep[:, None, None] & pattern)
 
     left, right = min(left, s - 1), min(right, s - 1)
     if n == s and works_in_slices(q):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.attention.key_value_state import KeyValueState
+from cosformer.ops.masked_softmax import allowed_attention
 
 ROWS = 512  # query rows whose mask is held at once when causality and a key mask meet
 
@@ -60,4 +61,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=k.shape[1] != q.shape[1])
+    grouped = k.shape[1] != q.shape[1]
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+    return allowed_attention(q, k, v, mask, enable_gqa=grouped)

@@ -35,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"draw among the likeliest tokens that make up this probability (default: {TOP_P:g})",
     )
     add("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
+    add("--weights", choices=["bf16", "int8"], help="fewer bytes to read for each token (default: as they were saved)")
     add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
 
 
@@ -59,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     from cosformer.hf import StateCache
 
     model.to(args.device).eval()
+    if args.weights is not None:
+        from cosformer.hf.weights import shrink_weights
+
+        shrink_weights(model, args.weights)
     given = DEFAULT_PROMPT if args.prompt is None else args.prompt
     prompt = sys.stdin.read() if given == "-" else given
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)

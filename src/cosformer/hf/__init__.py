@@ -9,6 +9,7 @@ from cosformer.hf.attention import MULTISCALE, NAME, cosformer_forward, cosforme
 from cosformer.hf.convert import convert, register_configs
 from cosformer.hf.guard import guard_stock_models
 from cosformer.hf.linearized import LEARNED, learned_forward
+from cosformer.models.auto_map import publish
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.classification import (
     CosformerForImageClassification,
@@ -27,6 +28,7 @@ from cosformer.models.transformer import CosformerModel
 AutoConfig.register("cosformer", CosformerConfig, exist_ok=True)
 for _auto, _name in AUTO_CLASSES.items():
     getattr(transformers, _auto).register(CosformerConfig, globals()[_name], exist_ok=True)
+    publish(globals()[_name])
 
 # for stock models: from_pretrained(..., attn_implementation="cosformer")
 AttentionInterface.register(NAME, cosformer_forward)

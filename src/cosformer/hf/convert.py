@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from cosformer._version import __version__
 from cosformer.hf.attention import MULTISCALE, NAME
 from cosformer.hf.linearized import LEARNED, MECHANISM, attach_mechanisms
-from cosformer.models.auto_map import write_auto_map
+from cosformer.models.auto_map import publish, write_auto_map
 from cosformer.models.card import model_card
 from cosformer.models.config import CosformerConfig
 from cosformer.models.state_cache import StateCache
@@ -151,6 +151,7 @@ def register_models(model_type: str) -> None:
     for auto, stock in _models_of(CONFIG_MAPPING[model_type]).items():
         made = converted_model(stock, model_type)
         getattr(transformers, auto).register(converted_config(model_type), made, exist_ok=True)
+        publish(made)
 
 
 def _models_of(config_class: type) -> dict[str, type]:

@@ -1,8 +1,11 @@
 """Support for ``trust_remote_code=True``: a saved model names the file that imports its classes from here."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
+
+import transformers
 
 FILE = "modeling_cosformer"
 
@@ -25,3 +28,13 @@ def write_auto_map(
         f"from {module} import (  # noqa: F401\n{lines})\n",
         encoding="utf-8",
     )
+
+
+def publish(made: type) -> None:
+    """Make a model class an attribute of ``transformers``, where ``transformers serve`` looks classes up by name.
+
+    Loading a processor replaces that module by a second one of its name, and the server may hold the first.
+    """
+    server = sys.modules.get("transformers.cli.serving.model_manager")
+    for module in (transformers, sys.modules["transformers"], getattr(server, "transformers", transformers)):
+        setattr(module, made.__name__, made)

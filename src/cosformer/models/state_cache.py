@@ -1,5 +1,6 @@
 """The states of all layers as a cache for transformers' ``generate``: copied, reordered and rolled back."""
 
+import functools
 import warnings
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.generation import GenerationMixin
 
 from cosformer.attention.base import State
 from cosformer.attention.recorded_state import RecordedState
@@ -151,6 +153,14 @@ class StateGeneration:
     """Placed before transformers' ``GenerationMixin``: makes ``generate`` use a :class:`StateCache`."""
 
     _told_recompute = False
+
+    # generate looks at the names of the arguments
+    @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # pyright: ignore[reportAttributeAccessIssue]
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As transformers' own, without the tokenizer of ``stop_strings`` and of ``transformers serve``, which
+        ``generate`` hands on to the model."""
+        kwargs.pop("tokenizer", None)
+        return super().prepare_inputs_for_generation(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any

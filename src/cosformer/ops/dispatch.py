@@ -14,6 +14,13 @@ from cosformer.ops.torch_ops import can_bypass_dispatcher, linear_kernel
 
 # missing in torch 2.6, which refuses exports
 is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def writes_onnx() -> bool:
+    """Whether ``torch.onnx.export`` is tracing, whose files know torch's own operators alone."""
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+
+
 # torch 2.6 to 2.10 compile some calls wrongly (a step past max_len does not raise) and export few
 traceable = torch.__version__ >= "2.12"  # compared as versions, not as strings
 
@@ -166,8 +173,11 @@ def pick_form(call: Call, backend: str, return_state: bool, direct: bool) -> For
     if backend == "dense":
         return DENSE
     loop_free = not call.spec.causal and call.cu_seqlens is None and call.decay is None
-    if backend == "plain" and loop_free and torch.compiler.is_compiling():
-        return FACTORED  # free of loops, so that one graph serves every length
+    if backend == "plain" and torch.compiler.is_compiling():
+        if loop_free:
+            return FACTORED  # free of loops, so that one graph serves every length
+        if writes_onnx():
+            return DENSE
     return LINEAR[backend]
 
 

@@ -21,7 +21,10 @@ def factored_attention(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     Linear in N and S, and free of loops, so that one graph serves every length.
     """
     p = call.spec
-    kv, z = dense_state(call)
+    if call.kv is not None and call.z is not None and call.k.shape[2] == 0:  # cross-attention to a state
+        kv, z = call.kv, call.z
+    else:
+        kv, z = dense_state(call)
     return _read(features(call.q, p.q_first, p.q_len, p.relu), kv, z, p), kv, z
 
 

@@ -1,7 +1,12 @@
 """Softmax over the allowed entries of a row; a row that has none gives zeros, and finite gradients."""
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from cosformer.ops.dispatch import writes_onnx
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
@@ -9,6 +14,13 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~allowed, 0)
+
+
+def allowed_attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, **options: Any) -> Tensor:
+    """torch's softmax attention over the allowed keys, bool ``allowed [..., N, S]``."""
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **options)
+    # the softmax of an ONNX file makes something of a row without a key
+    return out.masked_fill(~allowed.any(-1, keepdim=True), 0) if writes_onnx() else out
 
 
 def partial_attention(scores: Tensor, allowed: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
