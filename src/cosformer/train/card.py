@@ -102,11 +102,7 @@ def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | No
                 pairs = zip(classes, confusion["counts"], strict=True)
                 counts = [[label, *(f"{n:,}" for n in row)] for label, row in pairs]
                 parts.append(f"Confusions on `{name}`, a row for each true class, a column for each predicted one:")
-                parts.append(
-                    markdown(
-                        ["", *classes], [[label, *(f"{n:,}" for n in row)] for label, row in counts], numeric=False
-                    )
-                )
+                parts.append(markdown(["", *classes], counts, numeric=False))
     return parts
 
 
