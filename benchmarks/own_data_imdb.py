@@ -260,12 +260,17 @@ def block(results: dict[str, Any]) -> str:
         ],
     )
     transfer = next(row["transfer_seconds"] for row in rows if "transfer_seconds" in row)
-    timing = (
-        f"The seconds per epoch are those of {UPDATES} updates a model on a quiet machine, which the models made in "
-        f"turn, {ROUNDS} times, for as many tokens as an epoch has."
-        if all("timings" in row for row in rows[1:])
-        else "The other core was busy: the seconds per epoch are hints."
-    )
+    timing = "The other core was busy: the seconds per epoch are hints."
+    if all("timings" in row for row in rows[1:]):
+        timing = (
+            f"The seconds per epoch are from the first {UPDATES} updates of a model in a new process on a quiet machine, "
+            f"which the models made in turn, {ROUNDS} times; the first updates are the slowest"
+        )
+        whole = [row for row in rows if "seconds_per_epoch_of_whole_run" in row]
+        timing += "".join(
+            f" ({r['name']}: {r['seconds_per_epoch_of_whole_run']:.1f} s over the whole run)" for r in whole
+        )
+        timing += "."
     known = list(dict.fromkeys(row.get("commit", results["commit"]) for row in rows))
     commits = f"commit{'s' * (len(known) > 1)} {' and '.join(known)}"
     parts = [
