@@ -263,13 +263,12 @@ def block(results: dict[str, Any]) -> str:
     timing = "The other core was busy: the seconds per epoch are hints."
     if all("timings" in row for row in rows[1:]):
         timing = (
-            f"The seconds per epoch are from the first {UPDATES} updates of a model in a new process on a quiet machine, "
-            f"which the models made in turn, {ROUNDS} times; the first updates are the slowest"
+            f"The seconds per epoch are from the first {UPDATES} updates of a model in a new process on a quiet "
+            f"machine, which the models made in turn, {ROUNDS} times; the first updates are the slowest"
         )
-        whole = [row for row in rows if "seconds_per_epoch_of_whole_run" in row]
-        timing += "".join(
-            f" ({r['name']}: {r['seconds_per_epoch_of_whole_run']:.1f} s over the whole run)" for r in whole
-        )
+        for row in rows:
+            if (seconds := row.get("seconds_per_epoch_of_whole_run")) is not None:
+                timing += f" ({row['name']}: {seconds:.1f} s over the whole run)"
         timing += "."
     known = list(dict.fromkeys(row.get("commit", results["commit"]) for row in rows))
     commits = f"commit{'s' * (len(known) > 1)} {' and '.join(known)}"
@@ -280,7 +279,7 @@ def block(results: dict[str, Any]) -> str:
         f"({about['instructions']}), {about['threads']} of {about['cores']} cores, torch {about['torch']}. ± is one "
         f"standard error. Memory is the peak of the process, its evaluation included. {timing}",
         f"*Linearized*: the command `linearize` trained the maps on {TRANSFER_TOKENS:,} tokens of the training "
-        f"reviews, without their labels, in {transfer:.0f} s, before the fine-tuning.",
+        f"reviews, without their labels, in {transfer:.0f} s beside other work, before the fine-tuning.",
     ]
     return "\n\n".join(parts)
 
