@@ -68,6 +68,36 @@ def test_names_on_a_hub_pass(name, tmp_path, monkeypatch):
     check_model_path(name)
 
 
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"model\.json is a file; a model is a folder"):
+        check_model_path(str(tmp_path / "model.json"))
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "", "[" * 100_000, '{"model_type": [1]}'])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "MODEL", "OUT"],
+        ["compare", "MODEL", "--text", "TEXT"],
+        ["linearize", "MODEL", "OUT", "--text", "TEXT"],
+        ["generate", "MODEL", "--prompt", "x"],
+        ["predict", "MODEL", "TEXT", "-o", "OUT"],
+        ["train", "classify", "--data", "TEXT", "--start", "MODEL", "--run", "OUT"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_folder_whose_config_is_none_is_named(words, text, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(text)
+    (tmp_path / "text.csv").write_text("text,label\n" + "good,1\nbad,0\n" * 20)
+    places = {"MODEL": "model", "OUT": "out.csv", "TEXT": "text.csv"}
+    assert main([str(tmp_path / places[word]) if word in places else word for word in words]) in (1, 2)
+    said = capsys.readouterr().err
+    assert str(tmp_path / "model") in said and "Traceback" not in said
+    assert not (tmp_path / "out.csv").exists()
+
+
 @pytest.mark.parametrize("name", ["./gpt2", "/nowhere/gpt2", "models/", "a/b/c", "here/gpt2", "runs/x"])
 def test_names_that_look_like_paths_must_be_there(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

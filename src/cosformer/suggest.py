@@ -37,11 +37,13 @@ def _edits(a: str, b: str) -> int:
 
 
 def check_model_path(name: str) -> None:
-    """A name that looks like a path (``runs/lm``, ``./model``) must be there: no hub is asked for it.
+    """A name that looks like a path (``runs/lm``, ``./model``) must be there and a folder: no hub is asked for it.
 
     Names on a hub are ``model`` or ``owner/model``; one whose first part is a folder here is meant as a path.
     """
     path = Path(name).expanduser()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name} is a file; a model is a folder: a run, or what save_pretrained wrote")
     parts = path.parts
     on_a_hub = len(parts) <= 2 and not name.startswith((".", "/", "~")) and not name.endswith("/")
     if path.exists() or (on_a_hub and not (len(parts) == 2 and (Path(parts[0]).is_dir() or parts[0] == "runs"))):

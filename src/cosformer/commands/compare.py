@@ -7,6 +7,7 @@ from typing import Any
 
 from cosformer.commands import model_folder
 from cosformer.extras import require
+from cosformer.output_file import check_output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     models = [model_folder(model) for model in args.models]
+    if args.json:
+        check_output(args.json)
     require("hf", "transformers")
     from cosformer.linearize.compare import compare_models
 

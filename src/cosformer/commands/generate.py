@@ -93,6 +93,7 @@ def load(name: str, auto_class: str) -> tuple[Any, Any]:
     check_model_path(name)
     transformers: Any = require("hf", "transformers")
     import cosformer.hf  # noqa: F401  (its models load by name)
+    from cosformer.hf.convert import read_config
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -101,6 +102,7 @@ def load(name: str, auto_class: str) -> tuple[Any, Any]:
 
         return load_model(Path(name)), RunTokenizer(Path(name))
     try:
+        read_config(name)
         model = getattr(transformers, auto_class).from_pretrained(name)
     except (OSError, ValueError) as error:  # ValueError: a folder without a model's config.json
         kind = "causal model" if "Causal" in auto_class else "model"

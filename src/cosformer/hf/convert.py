@@ -175,14 +175,21 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def read_config(source: str) -> PreTrainedConfig:
+    """The config of the model in ``source``, a folder or a hub name."""
+    try:
+        return AutoConfig.from_pretrained(source)
+    except OSError as error:
+        raise FileNotFoundError(f"no model in {source!r}: {error}") from error
+    except Exception as error:  # whatever transformers makes of a config that is none
+        raise ValueError(f"the config.json of {source} cannot be read ({type(error).__name__}: {error})") from error
+
+
 def convert(source: str, out: Path, *, attention: str = NAME, max_len: int | None = None) -> list[str]:
     """Write the model in ``source`` with another attention to ``out``; returns notes for the user, one per line."""
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty; choose another place for the converted model")
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except OSError as error:
-        raise FileNotFoundError(f"no model in {source!r}: {error}") from error
+    config = read_config(source)
     make = _convert_own if config.model_type == CosformerConfig.model_type else _convert_stock
     model, notes = make(source, config, attention, max_len)
     name = Path(source).name if Path(source).exists() else source

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from cosformer.attention.key_value_state import KeyValueState
 from cosformer.hf.attention import max_len_of
-from cosformer.hf.convert import with_attention
+from cosformer.hf.convert import read_config, with_attention
 from cosformer.hf.gated_window import GatedWindowState
 from cosformer.hf.linearized import learned_attention, replaced_mechanisms, rotary_embedding
 from cosformer.linearize.measure import precision, token_losses
@@ -199,6 +199,8 @@ def compare_models(
     After a linearized decoder come its :func:`controls`, on the same text.
     """
     words = read_text(text)
+    for name in models:
+        load_config(name)  # a mistake in the last name is said before the first model is measured
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     target: Tensor | None = None
     original: Any = None
@@ -258,7 +260,7 @@ def _measure(
 def load_config(name: str) -> Any:
     import cosformer.hf  # noqa: F401  (registers our classes)
 
-    return AutoConfig.from_pretrained(name)
+    return read_config(name)
 
 
 def load(name: str) -> Any:

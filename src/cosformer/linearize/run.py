@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from cosformer.hf.attention import max_len_of
-from cosformer.hf.convert import PREFIX, load_stock, with_attention, write_checkpoint
+from cosformer.hf.convert import PREFIX, load_stock, read_config, with_attention, write_checkpoint
 from cosformer.hf.linearized import (
     LearnedAttention,
     find_layers,
@@ -76,10 +76,7 @@ def linearize(
 
 def _student(source: str, settings: Settings) -> tuple[Any, torch.dtype, Settings]:
     """The model in ``source`` with initial learned maps, in float32; its dtype on disk; settings without None."""
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except OSError as error:
-        raise FileNotFoundError(f"no model in {source!r}: {error}") from error
+    config = read_config(source)
     if config.model_type.startswith(PREFIX) or config.is_encoder_decoder:
         what = "an encoder-decoder" if config.is_encoder_decoder else f"of type {config.model_type!r}"
         raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.data.masking import IGNORED
@@ -18,6 +18,7 @@ from cosformer.data.padding import pad_rows, pad_values
 from cosformer.data.subwords import batched
 from cosformer.data.vocabulary import Channels, Ids, Letters
 from cosformer.experiment import EXPERIMENT_FILE
+from cosformer.hf.convert import read_config
 from cosformer.prediction.readers import Bad, RunReader, Text, TokenizerReader, sides_of
 from cosformer.suggest import check_model_path
 from cosformer.tasks.lm import padded_blocks
@@ -218,10 +219,7 @@ def _is_causal(kind: str) -> bool:
 
 
 def _load(source: str) -> Any:
-    try:
-        kind = (AutoConfig.from_pretrained(source).architectures or [""])[0]
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"no run and no model in {source!r}: {error}") from error
+    kind = (read_config(source).architectures or [""])[0]
     if _is_causal(kind):
         return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     if kind.endswith("ForSequenceClassification"):

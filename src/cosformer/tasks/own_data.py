@@ -84,7 +84,7 @@ def _encoder(start: str) -> dict[str, Any]:
     run = Path(start)
     try:
         found, _ = PreTrainedConfig.get_config_dict(run / "best" if (run / EXPERIMENT_FILE).is_file() else start)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileNotFoundError(f"start={start!r} is neither a run with weights nor a model: {error}") from None
     return found
 

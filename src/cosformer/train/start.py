@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -16,7 +15,7 @@ from transformers import (
 
 import cosformer.hf  # noqa: F401  (Auto classes know our models only after this)
 from cosformer.experiment import EXPERIMENT_FILE, Experiment, ModelConfig
-from cosformer.hf.convert import CONVERTIBLE, with_attention
+from cosformer.hf.convert import CONVERTIBLE, read_config, with_attention
 from cosformer.models.classification import CosformerForPairClassification
 from cosformer.models.config import CosformerConfig
 from cosformer.models.roberta import config_from_roberta, from_roberta
@@ -34,7 +33,7 @@ def start_model(task: Task, experiment: Experiment) -> PreTrainedModel:
     if experiment.start is None:
         return task.head(task.config(experiment.model))
     source = resolve(experiment.start)
-    saved = AutoConfig.from_pretrained(source)
+    saved = read_config(source)
     if saved.model_type == CosformerConfig.model_type:
         config = _fitted(saved, task, experiment.model, source)
         if config.max_position_embeddings == saved.max_position_embeddings:
