@@ -241,3 +241,15 @@ def test_records_made_by_hand_are_damaged_ones(run, odd) -> None:
     (run / "records.json").write_text(json.dumps(values | {"sha256": digest}))
     assert "records.json is damaged" in altered(run)
     assert resume(run, quiet=True)["scores"]
+
+
+@pytest.mark.parametrize("file", ["experiment.json", "metrics.jsonl", "records.json", "best/model.safetensors"])
+def test_no_command_writes_over_what_belongs_to_a_run(run, file, capsys, monkeypatch) -> None:
+    before = (run / file).read_bytes()
+    monkeypatch.chdir(run.parent)
+    for words in (["report", "run", "-o"], ["visualize", "run", "--text", "a", "-o"], ["bench", "attention", "--json"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*words, f"run/{file}"])
+        assert f"run/{file} belongs to the run" in capsys.readouterr().err
+    assert (run / file).read_bytes() == before
+    assert main(["report", "run", "-o", "run/page.html"]) == 0

@@ -3,8 +3,12 @@
 import argparse
 from pathlib import Path
 
-from cosformer.experiment import EXPERIMENT_FILE
+from cosformer.experiment import EXPERIMENT_FILE, LOCK_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
+from cosformer.records_file import RECORDS_FILE
 from cosformer.suggest import check_model_path
+
+# of a run's folder
+OWN = (EXPERIMENT_FILE, LOCK_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, RECORDS_FILE, "best", "checkpoints")
 
 
 def model_folder(name: str) -> str:
@@ -19,6 +23,22 @@ def model_folder(name: str) -> str:
 
     checkpoints.refuse_damaged(best)
     return str(best)
+
+
+def output(text: str) -> str:
+    """A file to write: any but a run's own records and weights, which nothing could bring back."""
+    try:
+        path = Path(text).resolve()
+    except (OSError, RuntimeError, ValueError):  # said when it is written
+        return text
+    run = next((folder for folder in path.parents if (folder / EXPERIMENT_FILE).is_file()), None)
+    if run is not None and path.relative_to(run).parts[0] in OWN:
+        raise argparse.ArgumentTypeError(f"{text} belongs to the run {run}, which writes it; name another file")
+    return text
+
+
+def output_path(text: str) -> Path:
+    return Path(output(text))
 
 
 def positive(text: str) -> int:

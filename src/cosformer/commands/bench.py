@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cosformer.commands import numbers, positive
+from cosformer.commands import numbers, output, positive
 from cosformer.output_file import check_output, write_output
 
 # of the results, not of the numbers
@@ -46,7 +46,7 @@ def configure(
         add("--repeats", type=positive, help=f"of each timing (default: {bench.repeats}); long ones stop at 3")
         if bench.quick:
             add("--quick", action="store_true", help=bench.quick)
-        add("--json", metavar="FILE", help="write the results there; '-' prints them instead of tables")
+        add("--json", type=output, metavar="FILE", help="write the results there; '-' prints them instead of tables")
         add("--read", type=Path, metavar="FILE", help="show the results in FILE, measure nothing")
         add("--markdown", action="store_true", help="print Markdown tables")
         add("--into", type=Path, metavar="FILE", help=f"put the first table between FILE's 'bench {name}' markers")

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosformer.commands import model_folder
+from cosformer.commands import model_folder, output_path
 from cosformer.extras import require
 from cosformer.output_file import check_output
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--lines", type=int, default=5000, help="encoders: number of lines to measure on (default: 5000)")
     add("--length", type=int, default=128, help="encoders: maximum number of tokens per line (default: 128)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)")
-    add("--json", metavar="FILE", type=Path, help="append a line for each model")
+    add("--json", metavar="FILE", type=output_path, help="append a line for each model")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from cosformer.commands import positive
+from cosformer.commands import output, positive
 from cosformer.suggest import check_model_path
 
 
@@ -16,7 +16,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a .csv, .tsv, .jsonl, .parquet, .arrow, .txt (a text a line), .fasta, .npy or .npz file, text also "
         "compressed (.gz, .xz, .bz2); - is standard input",
     )
-    add("-o", "--out", metavar="OUT", required=True, help="a .csv, .tsv, .jsonl or .parquet file; - is standard output")
+    add(
+        "-o",
+        "--out",
+        type=output,
+        metavar="OUT",
+        required=True,
+        help="a .csv, .tsv, .jsonl or .parquet file; - is standard output",
+    )
     add("--text", metavar="COLUMN", help="the column of the texts (default: one with a usual name, or the only one)")
     add(
         "--second",

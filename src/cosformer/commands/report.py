@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from cosformer.commands import output_path
 from cosformer.commands.train import EXIT_FAILED
 
 
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run folders, or folders of runs (default: runs, where it exists)",
     )
     add("--results", type=Path, metavar="DIR", help="a folder of JSON files that `cosformer bench --json` wrote")
-    add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: %(default)s")
+    add("-o", "--output", type=output_path, default=Path("report.html"), metavar="FILE", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:

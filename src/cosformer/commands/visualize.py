@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cosformer.commands import output_path
 from cosformer.commands.generate import load
 from cosformer.output_file import open_output, write_output
 
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "-o",
         "--output",
-        type=Path,
+        type=output_path,
         default=Path("maps.html"),
         metavar="FILE",
         help=f"{', '.join(FORMATS)} (default: %(default)s)",
