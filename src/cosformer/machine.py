@@ -5,6 +5,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,16 @@ def without_folders(words: Sequence[str]) -> str:
         return option + equals + ",".join(map(name, value.split(",")))
 
     return shlex.join(shown(word.rstrip("/") or word) for word in words)
+
+
+def peak_memory_mb() -> float | None:
+    """The most memory that this process has had at once, in MB; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, elsewhere kilobytes
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 
 
 def process() -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Run:
     parameters: int | None = None
     seconds: float | None = None
     cpu_seconds: float | None = None
+    peak_memory_mb: float | None = None
     machine: dict[str, Any] = field(default_factory=dict)
     date: str | None = None
     commit: str | None = None
@@ -316,7 +317,7 @@ def _rounded(value: Any) -> Any:
 
 _KINDS: dict[str, Any] = {
     **dict.fromkeys(("steps", "steps_done", "tokens", "parameters", "pid", "processes", "seed"), int),
-    **dict.fromkeys(("seconds", "cpu_seconds"), int | float),
+    **dict.fromkeys(("seconds", "cpu_seconds", "peak_memory_mb"), int | float),
     **dict.fromkeys(("status", "reason", "started", "host", "date", "commit", "command", "score", "score_name"), str),
     **dict.fromkeys(("best", "machine", "scores", "baseline", "learned"), dict),
     "higher_is_better": bool,

@@ -14,11 +14,14 @@ from typing import Any
 
 from cosformer.attention import attention_class
 from cosformer.runs import Run, read_runs, write_runs
-from studies.cosformer2022 import PLUGIN, PROGRAM, RECORDS, Request, recipes
+from studies.cosformer2022 import PLUGIN, PROGRAM, RECORDS, Request, costs, gates, rates, recipes
+from studies.cosformer2022.blocks import BLOCKS, SEEDS
 from studies.cosformer2022.cells import Cell, cells_of
 from studies.cosformer2022.loop import command, estimate, launcher, minutes, train
 from studies.cosformer2022.rates import waits
-from studies.cosformer2022.state import DONE, cell_key, collect, merged, state
+from studies.cosformer2022.schedule import missing, search_lines, without, work
+from studies.cosformer2022.state import DONE, collect, merged, state
+from studies.cosformer2022.variants import attentions_of
 
 # target -> (what shows it, a function of the request and the runs in `studies.cosformer2022`; one line for --help)
 TARGETS: dict[str, tuple[str, str]] = {
@@ -38,6 +41,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "ledger": ("page.show", "every claim, judged from its runs"),
     "rates": ("rates.show", "the search of learning rates for the runs of the ledger"),
     "gates": ("gates.show", "tables of counts that a model must beat for its claims to be judged"),
+    "costs": ("costs.show", "what the runs of the ledger will take, predicted from a few updates"),
     "context": ("context.show", "what longer context is worth to the language models of the ledger"),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -69,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--scale", choices=("small", "paper"), default="small", help="minutes a run on two cores, or the full recipes")
     add("--attentions", type=_names, metavar="NAME,...", help="default: the paper's rows")
     add("--recipes", type=_names, metavar="NAME,...", help="only these of the target's recipes")
+    add("--block", choices=tuple(BLOCKS), help="ledger and rates: only this part of the runs")
     add("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: 3; of ledger and context 5)")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are (default: %(default)s)")
     add("--show", action="store_true", help="train nothing: show what there is, in --runs or else committed")
@@ -109,7 +114,7 @@ def _target(name: str) -> str:
 def run(args: argparse.Namespace) -> None:
     _check(args)
     if args.seeds is None:
-        args.seeds = 5 if args.target in ("ledger", "context") else 3
+        args.seeds = SEEDS if args.target in ("ledger", "rates", "context") else 3
     cells = cells_of(args.target, args.scale, args.attentions, args.seeds, args.recipes)
     if args.dry_run:
         return _print_commands(cells, args)
@@ -141,18 +146,13 @@ def _runs(cells: Sequence[Cell], args: argparse.Namespace) -> tuple[list[Run], l
     known.sort(key=lambda run: run.key)
     if args.show and args.source is not None:
         return known, problems
-    left: Sequence[Cell] = ()
-    missing = [] if args.show else _missing(cells, known, args)
     journal = args.json or args.runs / f"{args.target}.jsonl"
-    if missing:
-        if find_spec("transformers") is None:  # before anything starts, not in the middle of the night
-            raise ValueError("training needs packages that are not installed: pip install 'cosformer[train]'")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt from the keyboard
-        _say(estimate(missing, [*known, *_timed(cells, args)], args.jobs))
-        args.runs.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"jobs": args.jobs, "threads": _threads(args), "processes": _processes(args.scale)}
-        left = train(missing, args.runs, **options, seconds=args.budget, journal=journal, say=_say)
+    left = [] if args.show or not cells else _train(cells, known, journal, args)
     here, found = collect(cells, args.runs)
+    if args.target == "rates":
+        return search_lines(args.runs), found
+    if args.target == "ledger" and args.write and not args.show:
+        write_runs(args.write / "results" / rates.FILE, search_lines(args.runs))
     if args.show and cells and not here and args.json is None:
         runs, more = _committed(args)
         return runs, [*problems, *found, *more]
@@ -162,22 +162,41 @@ def _runs(cells: Sequence[Cell], args: argparse.Namespace) -> tuple[list[Run], l
     return runs, list(dict.fromkeys([*problems, *found, *(f"{cell.name} is not done" for cell in left)]))
 
 
-def _missing(cells: Sequence[Cell], known: Sequence[Run], args: argparse.Namespace) -> list[Cell]:
-    """The cells without a line, and those whose weights one of them needs and which are not on the disk any more."""
-    done = {cell_key(run) for run in known}
-    left = [cell for cell in cells if (cell.recipe, cell.attention, cell.seed, cell.rate or 0.0) not in done]
-    left = [cell for cell in left if state(cell, args.runs)[0] != DONE]
+def _train(cells: Sequence[Cell], known: Sequence[Run], journal: Path, args: argparse.Namespace) -> list[Cell]:
+    """Train what is missing of ``cells``; returns those that are not done."""
+    todo = _missing(cells, known, args, _blocks(args))
+    if not todo:
+        return []
+    if find_spec("transformers") is None:  # before anything starts, not in the middle of the night
+        raise ValueError("training needs packages that are not installed: pip install 'cosformer[train]'")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt from the keyboard
+    _say(estimate(todo, [*known, *_timed(cells, args)], args.jobs, costs.read(args.records)))
+    args.runs.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"jobs": args.jobs, "threads": _threads(args), "processes": _processes(args.scale)}
+    options |= {"seconds": args.budget, "journal": journal, "say": _say}
+    if args.target not in ("ledger", "rates"):
+        return train(todo, args.runs, **options)
+    own = {"wanted": set(cells).__contains__, "scored_too": args.target == "ledger"}
+    return work(_blocks(args), args.runs, known, gates.read(args.records), **own, **options)
+
+
+def _missing(
+    cells: Sequence[Cell], known: Sequence[Run], args: argparse.Namespace, blocks: Sequence[str]
+) -> list[Cell]:
+    """The cells without a line, and those whose weights one of them needs and which are not on the disk any more; of
+    ``blocks`` of the ledger those that can change a verdict, and their searches."""
+    if args.target in ("ledger", "rates"):
+        found = [missing(x, args.runs, known, gates.read(args.records), set(cells).__contains__) for x in blocks]
+        return [
+            cell for searches, scored in found for cell in (*searches, *(scored if args.target == "ledger" else ()))
+        ]
+    left = [cell for cell in without(cells, known) if state(cell, args.runs)[0] != DONE]
     firsts = {cell.before for cell in left if cell.before is not None and state(cell.before, args.runs)[0] != DONE}
-    missing = [cell for cell in cells if cell in left or cell in firsts]
-    return _with_rates(missing) if args.target == "ledger" else missing
+    return [cell for cell in cells if cell in left or cell in firsts]
 
 
-def _with_rates(missing: Sequence[Cell]) -> list[Cell]:
-    """Those that can be trained: no scored run before the rate of its attention has been searched."""
-    ready = [cell for cell in missing if not waits(cell.recipe, cell.attention)]
-    if len(ready) < len(missing):
-        _say(f"{len(missing) - len(ready)} runs wait for their learning rates: `{PROGRAM} rates` searches them")
-    return ready
+def _blocks(args: argparse.Namespace) -> list[str]:
+    return [args.block] if args.block else list(BLOCKS)
 
 
 def _committed(args: argparse.Namespace) -> tuple[list[Run], list[str]]:
@@ -194,23 +213,25 @@ def _committed(args: argparse.Namespace) -> tuple[list[Run], list[str]]:
 
 
 def _print_commands(cells: Sequence[Cell], args: argparse.Namespace) -> None:
-    """One shell line for each cell that is not done, with the time it will take where something like it has run."""
-    runs = _timed(cells, args)
-    left = []
-    for cell in cells:
-        kind, why = state(cell, args.runs)
-        if kind == DONE:
-            continue
-        left.append(cell)
-        count = _processes(args.scale)(cell)
-        own = [PLUGIN] if cell.recipe in recipes.RECIPES else []
-        start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
-        said = ", ".join(filter(None, (why, minutes(cell, runs))))
-        print(f"{shlex.join([*own, *start, *command(cell, args.runs, _threads(args))])}  # {said}")
-    found = (
-        f"{len(cells) - len(left)} of {len(cells)} runs are there already" if cells else f"{args.target} trains nothing"
-    )
-    said = f"; {estimate(left, runs, args.jobs)}" if left and args.scale == "small" else ""
+    """One shell line for each cell that is not done, with the time it will take; of the ledger under its block."""
+    runs, predicted = _timed(cells, args), costs.read(args.records)
+    known = [] if args.source is None else read_runs([args.source])[0]
+    everything: list[Cell] = []
+    for block in _blocks(args) if args.target in ("ledger", "rates") else [None]:
+        left = _missing(cells, known, args, [] if block is None else [block])
+        everything += left
+        if block is not None:
+            print(f"# block {block}: {estimate(left, runs, args.jobs, predicted)}")
+        for cell in left:
+            count = _processes(args.scale)(cell)
+            own = [PLUGIN] if cell.recipe in recipes.RECIPES else []
+            start = ["cosformer"] if count == 1 else ["torchrun", *launcher(count)[2:]]
+            waiting = "its rate is searched first" if cell.rate is None and waits(cell.recipe, cell.attention) else ""
+            said = ", ".join(filter(None, (state(cell, args.runs)[1], waiting, minutes(cell, runs, predicted))))
+            print(f"{shlex.join([*own, *start, *command(cell, args.runs, _threads(args))])}  # {said}")
+    there = len(without(cells, [*known, *collect(cells, args.runs)[0]]))
+    found = f"{len(cells) - there} of {len(cells)} runs are there already" if cells else f"{args.target} trains nothing"
+    said = f"; {estimate(everything, runs, args.jobs, predicted)}" if everything and args.scale == "small" else ""
     print(f"# {found}{said}", file=sys.stderr)
 
 
@@ -232,13 +253,14 @@ def _processes(scale: str) -> Callable[[Cell], int]:
 
 def _check(args: argparse.Namespace) -> None:
     for name in args.attentions or ():
-        attention_class(name)
+        for each in attentions_of(name):
+            attention_class(each)
     if (args.lengths or args.batch or args.width) and args.target not in ("table5", "figure1"):
         raise ValueError(f"--lengths, --batch and --width are for table5 and figure1, not for {args.target}")
     if args.into and args.target != "ledger":
         raise ValueError(f"--into is for the ledger, not for {args.target}")
-    if args.write and args.target not in ("ledger", "rates", "gates", "context"):
-        raise ValueError(f"--write is for ledger, rates, gates and context, not for {args.target}")
+    if args.write and args.target not in ("ledger", "rates", "gates", "costs", "context"):
+        raise ValueError(f"--write is for ledger, rates, gates, costs and context, not for {args.target}")
     if args.target in ("ledger", "rates") and args.scale == "paper":
         raise ValueError(
             "the ledger judges its claims at scale small; the full recipes are those of table1 to table4, as in"

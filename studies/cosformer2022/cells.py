@@ -1,13 +1,18 @@
 """A cell of a table is one run: recipe, attention, seed. Which cells each table, figure and claim needs."""
 
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cosformer.experiment import Experiment, Option
 from cosformer.recipes import recipe
-from studies.cosformer2022 import claims, paper, rates
+from cosformer.runs import Run
+from studies.cosformer2022 import paper, rates
+from studies.cosformer2022.blocks import AFTER, BLOCKS
+from studies.cosformer2022.variants import model_changes
 
 _TEXTS = {"small": "wikitext2-small", "paper": "wikitext103"}  # that both kinds of language models are trained on
 _FINETUNE = tuple(f"finetune-{name}" for name in paper.FINETUNE)
@@ -33,8 +38,9 @@ ARENA_OPTIONS: dict[str, dict[str, Option]] = {"linformer": {"rank": 16}, "synth
 
 @dataclass(frozen=True)
 class Cell:
-    """``start``: the recipe whose run, with the same attention and seed, the weights come from. ``rate``: of the search
-    of learning rates, which trains a quarter as long; None for a run that is scored."""
+    """``attention``: its name, or that of a variant. ``start``: the recipe whose run, with the same attention and seed,
+    the weights come from. ``rate``: of the search of learning rates, which trains for a share of the length; None for a
+    run that is scored."""
 
     recipe: str
     attention: str
@@ -59,36 +65,60 @@ class Cell:
     def experiment(self, start: Path | None = None) -> Experiment:
         """What its run must be; ``start``: the folder of the run before it."""
         plain = recipe(self.recipe)
-        model = dataclasses.replace(plain.model, attention=self.attention, attention_options=self._options)
+        model = dataclasses.replace(plain.model, **self._model(plain))
         train = dataclasses.replace(plain.train, seed=self.seed, **self._changes(plain))
         data = plain.data if self.rate is None else dataclasses.replace(plain.data, full_test=False)
         start_from = plain.start if start is None else str(start)
         return dataclasses.replace(plain, data=data, model=model, train=train, start=start_from)
 
-    @property
-    def _options(self) -> dict[str, Option]:
-        return ARENA_OPTIONS.get(self.attention, {}) if self.recipe.startswith("lra-") else {}
+    def _model(self, plain: Experiment) -> dict[str, Any]:
+        """Fields of ``model`` in which it differs from its recipe."""
+        changes = model_changes(self.attention)
+        if self.recipe.startswith("lra-") and self.attention in ARENA_OPTIONS:
+            changes = changes | {"attention_options": ARENA_OPTIONS[self.attention]}
+        whole = {name: getattr(plain.model, name) | value for name, value in changes.items() if isinstance(value, dict)}
+        return changes | whole
 
     def _changes(self, plain: Experiment) -> dict[str, float | int]:
         """Fields of ``train`` in which it differs from its recipe."""
         if self.rate is None:
             found = rates.rate(self.recipe, self.attention)
             return {} if found is None else {"lr": found}
-        steps = plain.train.steps // rates.QUARTER
-        return {"lr": self.rate, "steps": steps, "warmup": plain.train.warmup // rates.QUARTER, "eval_every": steps}
+        share = rates.share(self.recipe)
+        steps = plain.train.steps // share
+        return {"lr": self.rate, "steps": steps, "warmup": plain.train.warmup // share, "eval_every": steps}
 
     def words(self, run: Path, start: Path | None, threads: int | None) -> list[str]:
         """The arguments of ``cosformer`` that train it into the folder ``run``."""
-        words = ["train", self.recipe, "--quiet", "--run", str(run), "--model.attention", self.attention]
+        plain = recipe(self.recipe)
+        attention, *others = self._model(plain).items()
+        words = ["train", self.recipe, "--quiet", "--run", str(run), *_words("model", [attention])]
         words += ["--train.seed", str(self.seed)]
-        for name, value in self._options.items():
-            words += [f"--model.attention-options.{name}", str(value)]
-        for name, value in self._changes(recipe(self.recipe)).items():
-            words += [f"--train.{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-        if self.rate is not None and recipe(self.recipe).data.full_test:
+        for name, value in others:
+            if isinstance(value, dict):
+                known = getattr(plain.model, name)
+                words += _words(f"model.{name}", [item for item in value.items() if item not in known.items()])
+            else:
+                words += _words("model", [(name, value)])
+        words += _words("train", self._changes(plain).items())
+        if self.rate is not None and plain.data.full_test:
             words += ["--data.no-full-test"]  # the validation split alone decides
         words += [] if threads is None else ["--train.threads", str(threads)]
         return words if start is None else [*words, "--start", str(start)]
+
+
+def _words(part: str, values: Iterable[tuple[str, Any]]) -> list[str]:
+    """The options that set fields of ``part``, as on the command line."""
+    words = []
+    for name, value in values:
+        option = f"--{part}.{name}".replace("_", "-")
+        if isinstance(value, bool) and "." not in part:
+            words.append(option)  # a switch, which no variant turns off
+        elif isinstance(value, (bool, dict)):
+            words += [option, json.dumps(value)]
+        else:
+            words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+    return words
 
 
 def recipes_of(target: str, scale: str) -> tuple[str, ...]:
@@ -103,8 +133,7 @@ def cells_of(
 ) -> list[Cell]:
     """The cells of a target, seed by seed. ``recipes``: only these, and the ones they start from."""
     if target in ("ledger", "rates"):
-        every = ledger_cells(seeds) if target == "ledger" else search_cells()
-        cells = [cell for cell in every if attentions is None or cell.attention in attentions]
+        cells = [cell for cell in ledger_cells(seeds) if attentions is None or cell.attention in attentions]
     else:
         cells = [
             Cell(name, attention, seed, f"mlm-{_TEXTS[scale]}" if name.startswith("finetune-") else None)
@@ -121,49 +150,34 @@ def cells_of(
     return [cell for cell in cells if cell in chosen or cell in firsts]
 
 
-# recipe, attentions and how many seeds each has at most; in the order of the queue
-_ORDERED: tuple[tuple[str, dict[str, int]], ...] = (
-    (
-        claims.LM,
-        {"softmax": 5, "cosformer": 5, "relu": 5, "linear": 3, "leaky_relu": 3, "identity": 3, "uniform": 3},
-    ),
-    (claims.MLM, {**dict.fromkeys(("softmax", "cosformer", "relu", "leaky_relu", "identity"), 5), "uniform": 3}),
-    (claims.PRETRAIN, {"softmax": 5, "cosformer": 5, "uniform": 5, "relu": 3}),
-    (claims.PATHFINDER, {"softmax": 5, "cosformer": 5, "relu": 5, "uniform": 3}),
-    (claims.LM_LONG, {"softmax": 3, "cosformer": 3, "relu": 3}),
-    (claims.RECALL_16, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
-    (claims.RECALL_32, {"softmax": 3, "cosformer": 3, "linear": 3, "relu": 3, "uniform": 3}),
-    (claims.LM_NOPOS, {"cosformer": 3, "relu": 3}),
-    (claims.LM_M2, {"cosformer": 3}),
-    (claims.LM_M4, {"cosformer": 3}),
-    (claims.LISTOPS, {"softmax": 3, "cosformer": 3, "relu": 3, "uniform": 3}),
-)
-# fine-tunings follow their pre-training at once, as weights are not kept for long
-_AFTER: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    claims.PRETRAIN: ((claims.SST2, ("softmax", "cosformer", "uniform", "relu")),),
-}
-LEDGER_SEEDS = 5
-
-
-def ledger_cells(seeds: int) -> list[Cell]:
-    """Every run behind results.md, block by block, within a block seed by seed."""
+def ledger_cells(seeds: int, block: str | None = None) -> list[Cell]:
+    """Every run behind results.md, or those of a block: recipe by recipe, then seed by seed."""
     return [
         cell
-        for name, attentions in _ORDERED
+        for name, table in BLOCKS.items()
+        if block in (None, name)
+        for recipe_name, attentions in table.items()
         for seed in range(seeds)
         for attention, most in attentions.items()
         if seed < most
         for cell in (
-            Cell(name, attention, seed),
-            *(Cell(after, attention, seed, name) for after, those in _AFTER.get(name, ()) if attention in those),
+            Cell(recipe_name, attention, seed),
+            *(
+                Cell(x, attention, seed, recipe_name)
+                for x, names in AFTER.get(recipe_name, {}).items()
+                if attention in names
+            ),
         )
     ]
 
 
-def search_cells() -> list[Cell]:
-    """The learning-rate search: three rates at a quarter of the length for every scored recipe and attention."""
-    found: dict[Cell, None] = {}
-    for cell in ledger_cells(1):
-        for value in rates.TRIED.get(cell.recipe, ()):
-            found[Cell(cell.recipe, cell.attention, rates.SEED, cell.start, value)] = None
-    return list(found)
+def search_cells(runs: Iterable[Run] = (), block: str | None = None) -> list[Cell]:
+    """The learning-rate search of every scored recipe and attention, as far as it can be known from its ``runs``."""
+    losses = rates.losses(runs)
+    return list(
+        dict.fromkeys(
+            Cell(cell.recipe, cell.attention, rates.SEED, cell.start, value)
+            for cell in ledger_cells(1, block)
+            for value in rates.to_try(cell.recipe, losses.get(cell.recipe, {}).get(cell.attention, {}))
+        )
+    )

@@ -1,6 +1,7 @@
 """Figure 1, score against speed and memory, and the picture of the effects behind the verdicts."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,31 +30,26 @@ class TradeOff:
     memory: float | None
 
 
-def trade_off(found: Sequence[TradeOff], *, name: str, title: str) -> Figure:
-    """Up and to the right is better, small circles are."""
+def trade_off(found: Sequence[TradeOff], *, name: str, title: str, speed: str = _SPEED) -> Figure:
+    """Up and to the right is better, small circles are. ``speed``: what is on the axis below."""
     looks = styles([item.attention for item in found])
-    words = [
-        f"{x.attention}: {_SCORE} {x.score:.4g}, {x.speed:.4g} {_SPEED}, "
-        + ("memory not measured." if x.memory is None else f"{x.memory:,.0f} MB.")
-        for x in found
-    ]
-    alt = f"{title}. {' '.join(words)}"
+    alt = f"{title}: mean accuracy against {speed}, for {', '.join(x.attention for x in found)}."
     measured = any(x.memory is not None for x in found)
     area = ", the circle's area is the peak memory." if measured else "; the memory is not known."
     largest = max((x.memory for x in found if x.memory), default=1.0)
     with canvas(520, 340) as canvas_:
         axes = canvas_.subplots()
         for x in sorted(found, key=lambda x: -(x.memory or 0)):  # small ones on top
-            area = 60 if x.memory is None else max(20, 900 * x.memory / largest)
+            size = 60 if x.memory is None else max(20, 900 * x.memory / largest)
             face = "none" if x.memory is None else f"{looks[x.attention][0]}59"
-            axes.scatter(x.speed, x.score, s=area, facecolor=face, edgecolor=looks[x.attention][0], linewidth=1.5)
+            axes.scatter(x.speed, x.score, s=size, facecolor=face, edgecolor=looks[x.attention][0], linewidth=1.5)
             axes.annotate(
                 x.attention, (x.speed, x.score), xytext=(7, 4), textcoords="offset points", color=looks[x.attention][0]
             )
         axes.set_xscale("log")
         axes.margins(0.16)
         axes.set_title(title, loc="left", weight="bold")
-        axes.set(xlabel=_SPEED, ylabel=_SCORE)
+        axes.set(xlabel=speed, ylabel=_SCORE)
         canvas_.set_layout_engine("tight", pad=0.4)
         drawn = svg(canvas_, alt)
     return Figure(name, drawn, "svg", alt, f"{title}: up is better, right is faster{area}")
@@ -97,11 +93,10 @@ def paper_trade_off() -> Figure:
 
 
 def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figure:
-    """One row a comparison. Effects are divided by the margin of their unit (``margins``, by recipe), so that all share
-    an axis; a comparison without runs has no interval, and one that is not judged is grey."""
-    rows = [(claim, part) for claim in claims for part in claim["parts"]]
+    """One row a comparison that has runs. Effects are divided by the margin of their unit (``margins``, by recipe), so
+    that all share an axis; a comparison that is not judged is grey."""
+    rows = [(claim, part) for claim in claims for part in claim["parts"] if "mean" in part]
     height = _TOP + _BOTTOM + _ROW * len(rows)
-    words = [_effect_words(claim, part) for claim, part in rows]
     title = "Effects, in margins: right of 0 is better"
     with canvas(_WIDTH, height) as drawn:
         axes = drawn.add_axes(
@@ -124,12 +119,11 @@ def effects(claims: Sequence[dict[str, Any]], margins: dict[str, float]) -> Figu
             )
             axes.text(-0.02, place, label, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
             axes.text(1.02, place, part["outcome"], transform=axes.get_yaxis_transform(), va="center", color=colour)
-            if "mean" in part:
-                low, mean, high = (_clip(part[key] / margins[part["first_recipe"]]) for key in ("low", "mean", "high"))
-                axes.plot([low, high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
-                axes.plot([mean], [place], "o", color=colour, markersize=6)
+            low, mean, high = (_clip(part[key] / margins[part["first_recipe"]]) for key in ("low", "mean", "high"))
+            axes.plot([low, high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+            axes.plot([mean], [place], "o", color=colour, markersize=6)
         drawn.text(0.01, 1 - 20 / height, title, weight="bold", color=INK)
-        alt = f"{title}. {' '.join(words)}"
+        alt = f"Mean difference and 95 % interval of {len(rows)} comparisons of attentions: {_counted(rows)}."
         picture = svg(drawn, alt)
     return Figure("effects", picture, "svg", alt, "Each comparison's mean effect and interval, divided by its margin.")
 
@@ -143,10 +137,7 @@ def _clip(value: float) -> float:
     return max(-_REACH, min(_REACH, value))
 
 
-def _effect_words(claim: dict[str, Any], part: dict[str, Any]) -> str:
-    what = f"{claim['key']}: {part['first']} against {part['second']}"
-    if "mean" not in part:
-        return f"{what}, {part['outcome']}."
-    return (
-        f"{what}, {part['mean']:+.3g} {claim['unit']} ({part['low']:+.2g} to {part['high']:+.2g}), {part['outcome']}."
-    )
+def _counted(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    """``3 holds here, 8 does not hold here`` in words that fit one and several."""
+    counts = Counter(part["outcome"] for _, part in rows)
+    return ", ".join(f"{count} '{outcome}'" for outcome, count in counts.items())

@@ -48,6 +48,13 @@ _HEADLINES = (
         "Pre-train with softmax if the texts are short enough.",
     ),
     _Headline(
+        "parity",
+        "Do decays, a convolution and a gate reach the best softmax?",
+        "not in the paper",
+        "Use `multiscale` with `short_convolution=4` and `output_gate=True`.",
+        "Linear attention still costs some quality.",
+    ),
+    _Headline(
         "finetune",
         "As good as softmax after fine-tuning?",
         "nearly: {cosformer[SST-2]:g} against {softmax[SST-2]:g} % on SST-2".format_map(paper.TABLE3),
@@ -60,13 +67,6 @@ _HEADLINES = (
         "yes (table 6)",
         "Prefer `cosformer` to `relu`.",
         "`relu` is enough, and cheaper.",
-    ),
-    _Headline(
-        "non-negative-mlm",
-        "Must attention weights be positive?",
-        "yes (table 1)",
-        "Use ReLU features, not signed ones.",
-        "Signed features work as well.",
     ),
     _Headline(
         "pathfinder",

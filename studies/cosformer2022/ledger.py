@@ -107,14 +107,39 @@ def attentions(claim: Claim) -> list[str]:
 
 
 def _adjusted(lines: Sequence[Run], gates: Gates) -> dict[Key, float]:
-    """p of every primary comparison that can be judged, by Holm's rule over all that there are."""
-    family = [((claim.key, i), claim, part) for claim in CLAIMS if claim.primary for i, part in enumerate(claim.parts)]
-    values = {}
-    for key, claim, part in family:
-        found = effect(part, lines)
-        if found.seeds >= SEEDS[True] and _stopped(claim, lines, gates) is None:
-            values[key] = found.p
-    return holm(values, len(family))
+    """p of every primary comparison that can be judged, by Holm's rule over all of its family."""
+    adjusted: dict[Key, float] = {}
+    for family in sorted({claim.family for claim in CLAIMS}):
+        claims = [claim for claim in CLAIMS if claim.primary and claim.family == family]
+        values: dict[Key, float] = {}
+        for claim in claims:
+            effects = [effect(part, lines) for part in claim.parts]
+            judged = _stopped(claim, lines, gates) is None
+            values |= {(claim.key, i): x.p for i, x in enumerate(effects) if judged and _enough(claim, x)}
+        adjusted |= holm(values, sum(len(claim.parts) for claim in claims))
+    return adjusted
+
+
+def _enough(claim: Claim, found: Effect) -> bool:
+    """Whether there are seeds enough to judge the comparison."""
+    return found.seeds >= SEEDS[claim.primary] or (claim.family > 1 and found.clear)
+
+
+def needed(recipe: str, attention: str, seed: int, lines: Sequence[Run], gates: Gates) -> bool:
+    """Whether a run that is missing can still change a verdict (protocol.md, "Stops"): its gate is not missed, and of
+    the seeds after the third some comparison wants them."""
+    mine = [(claim, part) for claim in CLAIMS for part in claim.parts if (recipe, attention) in sides(part)]
+    gate = next((c.gate for c in CLAIMS for p in c.parts if recipe in (r for r, _ in sides(p))), recipe)
+    stopped = obstacle(gate, lines, gates) if gate in MUST_PASS else None
+    if stopped is not None and stopped.outcome == NOT_TESTABLE:
+        return False
+    open_ones = [not _enough(claim, effect(part, lines)) for claim, part in mine if claim.primary]
+    return seed < SEEDS[False] or not open_ones or any(open_ones)
+
+
+def sides(part: Comparison) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Recipe and attention of either side."""
+    return (part.measure.recipe, part.first), ((part.against or part.measure).recipe, part.second)
 
 
 def _entry(claim: Claim, lines: Sequence[Run], gates: Gates, adjusted: Mapping[Key, float]) -> dict[str, Any]:
@@ -134,6 +159,7 @@ def _entry(claim: Claim, lines: Sequence[Run], gates: Gates, adjusted: Mapping[K
         "where": claim.where,
         "test": claim.test,
         "primary": claim.primary,
+        "family": claim.family,
         "recipes": [measure.recipe],
         "unit": measure.unit,
         **vars(verdict),
@@ -152,7 +178,7 @@ def _judge(claim: Claim, part: Comparison, found: Effect, adjusted: float | None
     )
     if not found.seeds:
         return Verdict(NOT_RUN, f"no seed with both {names[0]} and {names[1]}")
-    if found.seeds < SEEDS[claim.primary]:
+    if not _enough(claim, found):
         return Verdict(UNDECIDED, f"{names[0]} and {names[1]} have {found.seeds} of {SEEDS[claim.primary]} seeds")
     return decide(found, found.p if adjusted is None else adjusted, names=(names[0], names[1]), unit=part.measure.unit)
 

@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cosformer.runs import Run, write_runs
 from studies.cosformer2022 import HERE
 from studies.cosformer2022.cells import Cell
-from studies.cosformer2022.rates import QUARTER
+from studies.cosformer2022.rates import share
 from studies.cosformer2022.state import DONE, HALF, MISSING, collect, one_line, place, state
 
 POLL_SECONDS = 0.2
@@ -34,7 +35,8 @@ def train(
     ``seconds`` are over.
 
     ``threads``: of each run. ``processes``: of one run, under torchrun if there are several. ``journal``: gets a line
-    for every run that ends. An interrupt asks the runs to save and end, as does the time.
+    for every run that ends, and ``rates.jsonl`` beside it for one of a search. An interrupt asks the runs to save and
+    end, as does the time.
     """
     end = None if seconds is None else time.monotonic() + seconds
     waiting = [cell for cell in cells if _may_start(cell, runs, say)]
@@ -98,7 +100,7 @@ def _ended(cell: Cell, runs: Path, journal: Path | None) -> str:
         return f"{cell.name}: {why or 'ended early'}; its last words: {said[-1][:300] if said else 'none'}"
     (run,), _ = collect([cell], runs)
     if journal is not None:
-        write_runs(journal, [run], append=True)
+        write_runs(journal if cell.rate is None else journal.with_name("rates.jsonl"), [run], append=True)
     return one_line(run)
 
 
@@ -121,31 +123,41 @@ def command(cell: Cell, runs: Path, threads: int | None) -> list[str]:
     return cell.words(runs / cell.name, None if cell.before is None else place(cell.before, runs), threads)
 
 
-def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int) -> str:
-    """A sentence with the hours of ``cells``, from the processor time of the runs in ``lines``."""
+Costs = Mapping[tuple[str, str], float]  # predicted seconds by recipe and attention, where nothing like it has run
+
+
+def estimate(cells: Sequence[Cell], lines: Sequence[Run], jobs: int, costs: Costs = MappingProxyType({})) -> str:
+    """A sentence with the hours of ``cells``, from the processor time of the runs in ``lines`` or as predicted."""
     if not cells:
         return "Nothing is missing."
-    known = [_expected_seconds(cell, lines) for cell in cells]
-    hours = sum(60 * GUESS if each is None else each for each in known) / 3600
+    known = [_expected_seconds(cell, lines, costs) for cell in cells]
+    hours = sum(60 * GUESS if each is None else each[0] for each in known) / 3600
     text = (
         f"{len(cells)} runs are missing: about {hours:.1f} hours of one core, {hours / jobs:.1f} with {jobs} at a time"
     )
+    if predicted := sum(each[0] for each in known if each is not None and each[1]) / 3600:
+        text += f"; {predicted:.1f} of these hours are predicted from a few updates"
     if guessed := known.count(None):
         text += f"; {guessed} of them are counted with {GUESS:g} minutes, as nothing like them has run yet"
     return f"{text}."
 
 
-def minutes(cell: Cell, lines: Sequence[Run]) -> str:
-    """``about 12 min``, from the runs in ``lines``; of what has never run, that it is not known."""
-    found = _expected_seconds(cell, lines)
-    return "time not known" if found is None else f"about {max(1, round(found / 60))} min"
+def minutes(cell: Cell, lines: Sequence[Run], costs: Costs = MappingProxyType({})) -> str:
+    """``about 12 min``, from the runs in ``lines``, or ``predicted 12 min``; else that it is not known."""
+    found = _expected_seconds(cell, lines, costs)
+    if found is None:
+        return "time not known"
+    return f"{'predicted' if found[1] else 'about'} {max(1, round(found[0] / 60))} min"
 
 
-def _expected_seconds(cell: Cell, lines: Sequence[Run]) -> float | None:
-    """From runs of the same recipe, with the same attention if there are any; a search is a quarter as long."""
+def _expected_seconds(cell: Cell, lines: Sequence[Run], costs: Costs) -> tuple[float, bool] | None:
+    """From runs of the same recipe and attention, else as predicted (True), else from the recipe's other attentions; a
+    search takes its share of the length."""
+    part = share(cell.recipe)
     same = [line for line in lines if line.recipe == cell.recipe]
-    closest = [line for line in same if line.attention == cell.attention] or same
-    if not closest:
-        return None
-    full = [(line.cpu_seconds or 0.0) * (QUARTER if line.extra.get("rate") else 1) for line in closest]
-    return sum(full) / len(full) / (QUARTER if cell.rate else 1)
+    closest = [line for line in same if line.attention == cell.attention]
+    here = part if cell.rate else 1
+    if not closest and (cell.recipe, cell.attention) in costs:
+        return costs[cell.recipe, cell.attention] / here, True
+    full = [(line.cpu_seconds or 0.0) * (part if line.extra.get("rate") else 1) for line in closest or same]
+    return (sum(full) / len(full) / here, False) if full else None

@@ -136,6 +136,53 @@ def _recall(head: int) -> Experiment:
     )
 
 
+def evidence_arena_listops() -> Experiment:
+    """Nested operations on digits, 500 to 2,000 tokens."""
+    options: dict[str, Option] = {"train": 30_000, "valid": 1_000, "test": 2_000}
+    data = DataConfig("listops", options, full_test=True)
+    return _arena("listops", data, steps=900, says="Trees by the arena's rules")
+
+
+def evidence_arena_text(name: str, length: int, *, steps: int) -> Experiment:
+    """Film reviews as bytes. There is no validation split: 4,000 rows of the test split are all that is scored."""
+    data = DataConfig("text", {"max_length": length}, eval_rows=4_000)
+    return _arena(name, data, steps=steps, says=f"The first {length:,} bytes of a review")
+
+
+def evidence_arena_image() -> Experiment:
+    """Grey images of 32x32 pixels in a row; black pixels are data, not padding."""
+    return _arena("image", DataConfig("image", full_test=True), steps=700, says="CIFAR-10 in grey")
+
+
+def _arena(name: str, data: DataConfig, *, steps: int, says: str) -> Experiment:
+    """A task of the Long Range Arena at its own length, with a small model."""
+    fields: dict[str, Option] = {"embedding_range": 0.05, "position_embedding_type": "learned", "head_dim": 32}
+    fields |= {"activation_dropout": 0.0, "cls_token": False, "pooling": "mean"}
+    train = _train(steps=steps, batch=32, lr=1e-3, evaluations=2)
+    return Experiment(
+        recipe=f"evidence-arena-{name}",
+        task="classify",
+        data=data,
+        model=small_model(f"lra_{data.name}", 2, 64, 2, 128, fields),
+        train=dataclasses.replace(train, group_by_length=data.name != "image"),
+        note=f"{says}; 2 layers of width 64, the mean of all positions, {steps:,} updates of 32 rows.",
+    )
+
+
+def _mqar(head: int) -> Experiment:
+    """4 to 64 pairs to remember, in rows of 256 tokens."""
+    plain = _recall(head)
+    options: dict[str, Option] = {"length": 256, "pairs": 4, "most_pairs": 64, "keys": 128, "values": 128}
+    return dataclasses.replace(
+        plain,
+        recipe=f"evidence-mqar-{head}",
+        data=DataConfig("recall", options, full_test=True),
+        train=_train(steps=2_000, batch=32, lr=2e-3, evaluations=4),
+        note="Multi-query recall of 4, 8, 16, 32 or 64 pairs in rows of 256 tokens, 128 keys and values; 2 layers of "
+        f"width 64, 2 heads of {head}.",
+    )
+
+
 def _train(*, steps: int, batch: int, lr: float, evaluations: int) -> TrainConfig:
     every = steps // evaluations
     return short_training(steps, batch, lr, every=every, save_every=every // 4, keep=1, tracker="none", threads=1)
@@ -157,6 +204,15 @@ RECIPES = {
     "evidence-listops": evidence_listops,
     "evidence-recall-16": partial(_recall, 16),
     "evidence-recall-32": partial(_recall, 32),
+    # the same again for other attentions, whose rates are searched for half of the length
+    "evidence-parity": lambda: dataclasses.replace(evidence_lm(), recipe="evidence-parity"),
+    "evidence-parity-long": lambda: dataclasses.replace(evidence_lm_long(), recipe="evidence-parity-long"),
+    "evidence-parity-mlm": lambda: dataclasses.replace(evidence_mlm(), recipe="evidence-parity-mlm"),
+    "evidence-arena-listops": evidence_arena_listops,
+    "evidence-arena-text-1k": partial(evidence_arena_text, "text-1k", 1_024, steps=900),
+    "evidence-arena-text-4k": partial(evidence_arena_text, "text-4k", 4_096, steps=500),
+    "evidence-arena-image": evidence_arena_image,
+    **{f"evidence-mqar-{head}": partial(_mqar, head) for head in (16, 32, 64)},
 }
 
 

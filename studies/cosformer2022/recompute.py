@@ -15,7 +15,8 @@ from pathlib import Path
 from scipy import stats
 
 ALPHA, FEWEST = 0.05, {True: 5, False: 3}
-MUST_PASS = {"evidence-recall-16": ["softmax"], "evidence-recall-32": ["softmax"]}
+CLEAR = 0.005  # of the second family: a p at which three seeds are enough
+ONLY_SOFTMAX = ("evidence-recall-", "evidence-mqar-")  # recipes whose gate softmax alone must pass
 
 
 def scores(runs, recipe, attention, number="score"):
@@ -54,7 +55,7 @@ def stopped(runs, gates, recipe, sign):
     """The outcome where the gate or the control forbids a verdict, otherwise None."""
     if recipe not in gates:
         return "not run"
-    for name in MUST_PASS.get(recipe, ["softmax", "cosformer"]):
+    for name in ["softmax"] if recipe.startswith(ONLY_SOFTMAX) else ["softmax", "cosformer"]:
         values = scores(runs, recipe, name).values()
         if not values:
             return "not run"
@@ -76,10 +77,16 @@ def weak_variant(runs, gates, claim, sign):
     return None
 
 
-def outcome(found, p, primary):
+def enough(claim, found):
+    """Whether there are seeds enough to judge a comparison."""
+    clear = claim["family"] > 1 and found["seeds"] >= FEWEST[False] and found["p"] <= CLEAR
+    return clear or found["seeds"] >= FEWEST[claim["primary"]]
+
+
+def outcome(claim, found, p):
     if not found["seeds"]:
         return "not run"
-    if found["seeds"] < FEWEST[primary] or p > ALPHA:
+    if not enough(claim, found) or p > ALPHA:
         return "undecided"
     return "holds here" if found["mean"] > found["null"] else "does not hold here"
 
@@ -102,17 +109,19 @@ def recompute(runs, gates, claims):
             sides = [scores(runs, part[f"{side}_recipe"], part[side], part["number"]) for side in ("first", "second")]
             found = test(*sides, sign, -(part["margin"] or 0.0))
             tested[claim["key"], place] = found
-            if claim["primary"] and stop is None and found["seeds"] >= FEWEST[True]:
-                primary[claim["key"], place] = found["p"]
+            if claim["primary"] and stop is None and enough(claim, found):
+                primary.setdefault(claim["family"], {})[claim["key"], place] = found["p"]
         tested[claim["key"]] = stop
-    family, floor, adjusted = sum(len(c["parts"]) for c in claims if c["primary"]), 0.0, {}
-    for rank, (key, p) in enumerate(sorted(primary.items(), key=lambda item: item[1])):
-        floor = adjusted[key] = max(floor, min(1.0, (family - rank) * p))
+    adjusted = {}
+    for family, values in primary.items():
+        size = sum(len(c["parts"]) for c in claims if c["primary"] and c["family"] == family)
+        floor = 0.0
+        for rank, (key, p) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+            floor = adjusted[key] = max(floor, min(1.0, (size - rank) * p))
     for claim in claims:
         parts = [tested[claim["key"], place] for place in range(len(claim["parts"]))]
         words = [
-            outcome(part, adjusted.get((claim["key"], place), part.get("p")), claim["primary"])
-            for place, part in enumerate(parts)
+            outcome(claim, part, adjusted.get((claim["key"], place), part.get("p"))) for place, part in enumerate(parts)
         ]
         stop = tested[claim["key"]]
         parts = [part | {"outcome": stop or word} for part, word in zip(parts, words, strict=True)]

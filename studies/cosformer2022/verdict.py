@@ -13,6 +13,7 @@ NOT_TESTABLE = "not testable at this size"
 ALPHA = 0.05  # of both sides together, and over all primary claims
 POWER = 0.8  # with which the smallest effect of the power statement would have been shown
 SEEDS = {True: 5, False: 3}  # at least, of a primary comparison and of any other
+CLEAR = 0.005  # a p value at which the other seeds are not run (second part)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Effect:
         if self.error == 0:
             return 0.0 if distance else 1.0
         return 2 * (1 - t_cdf(abs(distance) / self.error, self.seeds - 1))
+
+    @property
+    def clear(self) -> bool:
+        """Whether the seeds so far decide it without the others."""
+        return self.seeds >= SEEDS[False] and self.p <= CLEAR
 
     @property
     def smallest(self) -> float:

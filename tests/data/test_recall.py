@@ -63,6 +63,29 @@ def test_the_task_asks_for_the_second_values_alone_and_a_perfect_model_gets_them
     assert config.is_decoder and config.vocab_size == 25 and config.max_position_embeddings == 32
 
 
+def test_rows_of_several_numbers_of_pairs_are_scored_each_on_its_own() -> None:
+    several = SMALL | {"pairs": 2, "most_pairs": 8, "keys": 16, "values": 16}
+    task = Recall(DataConfig("recall", several))
+    batch = task.eval_batch("test", 0, 20)
+    answers, asked = batch["shift_labels"], batch["shift_labels"] != -100
+    assert asked.sum(1).tolist() == [2, 4, 8] * 6 + [2, 4]
+    for row, n in zip(batch["input_ids"].tolist(), asked.sum(1).tolist(), strict=True):
+        shown = {row[i]: row[i + 1] for i in range(0, 2 * n, 2)}
+        again = {row[i]: row[i + 1] for i in range(2 * n, 31) if 1 <= row[i] <= 16}
+        assert shown == again and len(shown) == n
+
+    def knows_rows_of_four(**kwargs: object) -> SimpleNamespace:
+        known = torch.where((asked.sum(1) == 4)[:, None], answers.clamp(min=0), 0)
+        return SimpleNamespace(logits=torch.nn.functional.one_hot(known, task.dataset.vocab_size).float() * 50)
+
+    scores = task.scores("test", task.sums(knows_rows_of_four, batch))  # type: ignore[arg-type]
+    assert [scores[f"accuracy@{n}"] for n in (2, 4, 8)] == [0, 1, 0]
+    assert scores["accuracy"] == pytest.approx(7 * 4 / (7 * 2 + 7 * 4 + 6 * 8))
+    assert task.baseline("test").score == pytest.approx(20 / 90)
+    with pytest.raises(ValueError, match="most_pairs=6"):
+        recall(**several | {"most_pairs": 6})
+
+
 def test_another_set_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the set 'recall'"):
         Recall(DataConfig("listops-small", {"train": 5, "valid": 2, "test": 2}))

@@ -15,10 +15,10 @@ from cosformer.json_files import write_lines
 from cosformer.runs import Run, read_runs, run_of_line, write_runs
 from report.made_up import run_line
 from studies.cosformer2022 import rates
-from studies.cosformer2022.__main__ import _with_rates
+from studies.cosformer2022.blocks import BLOCKS
 from studies.cosformer2022.cells import Cell, ledger_cells, search_cells
-from studies.cosformer2022.claims import CLAIMS, LM, MLM, Measure
-from studies.cosformer2022.ledger import ledger, seed_scores
+from studies.cosformer2022.claims import CLAIMS, LM, MLM, PARITY, PRETRAIN, SST2, Measure
+from studies.cosformer2022.ledger import ledger, needed, seed_scores, sides
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "cosformer2022" / "recompute.py"
@@ -162,47 +162,100 @@ def test_the_entry_has_the_numbers_and_a_command() -> None:
     )
 
 
-def test_the_primary_claims_are_the_seven_of_the_protocol() -> None:
+def test_the_primary_claims_are_those_of_the_protocol() -> None:
     keys = [claim.key for claim in CLAIMS]
     assert len(set(keys)) == len(keys)
-    found = [(c.gate, p.first, p.kind, p.second) for c in CLAIMS if c.primary for p in c.parts]
+    found = [(c.family, p.measure.recipe, p.first, p.kind, p.second) for c in CLAIMS if c.primary for p in c.parts]
     assert found == [
-        (LM, "cosformer", "on_par", "softmax"),
-        (LM, "cosformer", "better", "relu"),
-        (MLM, "cosformer", "better", "relu"),
-        (MLM, "cosformer", "on_par", "softmax"),
-        ("evidence-sst2-reviews", "cosformer", "on_par", "softmax"),
-        (MLM, "relu", "better", "leaky_relu"),
-        (MLM, "leaky_relu", "better", "identity"),
+        (1, LM, "cosformer", "on_par", "softmax"),
+        (1, LM, "cosformer", "better", "relu"),
+        (1, MLM, "cosformer", "better", "relu"),
+        (1, MLM, "cosformer", "on_par", "softmax"),
+        (1, "evidence-sst2-reviews", "cosformer", "on_par", "softmax"),
+        (1, MLM, "relu", "better", "leaky_relu"),
+        (1, MLM, "leaky_relu", "better", "identity"),
+        (2, PARITY, "multiscale-nopos-gated", "on_par", "softmax-rotary-gated"),
+        (2, PARITY, "multiscale-nopos-gated", "on_par", "softmax-gated"),
+        (2, f"{PARITY}-long", "multiscale-nopos-gated", "on_par", "softmax-rotary-gated"),
+        (2, f"{PARITY}-long", "multiscale-nopos-gated", "on_par", "softmax-gated"),
     ]
 
 
 def test_the_runs_of_the_ledger() -> None:
     cells = ledger_cells(5)
+    assert len(set(cells)) == len(cells)
     count = Counter((cell.recipe, cell.attention) for cell in cells)
     for claim in CLAIMS:
         for part in claim.parts:
-            for name, measure in ((part.first, part.measure), (part.second, part.against or part.measure)):
-                assert count[measure.recipe, name] >= (5 if claim.primary else 3), claim.key
+            assert all(count[side] >= (5 if claim.primary else 3) for side in sides(part)), claim.key
         assert count[claim.gate, "uniform"] >= 3 and count[claim.gate, "softmax"] >= 3
-    recipes = list(dict.fromkeys(cell.recipe for cell in cells))
-    assert recipes[:4] == [LM, MLM, "evidence-reviews", "evidence-sst2-reviews"] and recipes[-1] == "evidence-listops"
+    first = ledger_cells(5, "P")
+    recipes = list(dict.fromkeys(cell.recipe for cell in first))
+    assert recipes[:4] == [LM, MLM, PRETRAIN, SST2] and recipes[-1] == "evidence-listops" and len(first) == 172
+    assert cells == [cell for block in BLOCKS for cell in ledger_cells(5, block)]
     for before, cell in itertools.pairwise(cells):
         if cell.start is not None:
             assert cell.before == before, "a fine-tuning follows its pre-training at once"
 
 
-def test_the_search_tries_three_rates_at_a_quarter_of_the_length() -> None:
-    found = [cell for cell in search_cells() if (cell.recipe, cell.attention) == (LM, "relu")]
-    full = Cell(LM, "relu", 0).experiment()
-    assert [cell.rate for cell in found] == list(rates.TRIED[LM])
-    assert all(cell.experiment().train.steps == full.train.steps // 4 and cell.seed == 9 for cell in found)
-    assert [cell.experiment().train.lr for cell in found] == list(rates.TRIED[LM])
-    for cell in found:
+def test_every_cell_is_what_its_command_trains() -> None:
+    for cell in (*ledger_cells(1), *search_cells()):
         words = cell.words(Path("x"), None, 1)
-        assert parse(words[1], words[2:])[0] == cell.experiment() and not cell.experiment().data.full_test
+        assert parse(words[1], words[2:])[0] == cell.experiment(), cell.name
+
+
+def test_a_variant_changes_positions_and_additions_and_leaves_the_rest_of_the_recipe() -> None:
+    plain, gated = (Cell(PARITY, name, 0).experiment().model for name in ("softmax", "softmax-rotary-gated"))
+    assert (gated.attention, gated.short_convolution, gated.output_gate) == ("softmax", 4, True)
+    assert gated.fields["position_embedding_type"] == "none" and "rotary" in gated.fields
+    assert plain.fields | {key: gated.fields[key] for key in ("position_embedding_type", "rotary")} == gated.fields
+    assert "rotary" not in plain.fields and plain.short_convolution is None
+
+
+def test_the_search_tries_three_rates_for_a_share_of_the_length() -> None:
+    for recipe, share in ((LM, 4), (PARITY, 2)):
+        found = [cell for cell in search_cells() if (cell.recipe, cell.attention) == (recipe, "linear")]
+        full = Cell(recipe, "linear", 0).experiment()
+        assert (
+            [cell.rate for cell in found] == [cell.experiment().train.lr for cell in found] == list(rates.TRIED[recipe])
+        )
+        assert all(cell.experiment().train.steps == full.train.steps // share and cell.seed == 9 for cell in found)
+        assert not any(cell.experiment().data.full_test for cell in found)
     scored = {(cell.recipe, cell.attention) for cell in ledger_cells(5) if cell.recipe not in rates.SAME_AS}
     assert {(cell.recipe, cell.attention) for cell in search_cells()} == scored
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tried", "then"),
+    [
+        (PARITY, {}, [0.002, 0.004, 0.008]),
+        (PARITY, {0.002: 1.0, 0.004: 0.9}, [0.002, 0.004, 0.008]),  # not known yet
+        (PARITY, {0.002: 1.0, 0.004: 0.9, 0.008: 1.1}, [0.002, 0.004, 0.008]),
+        (PARITY, {0.002: 1.0, 0.004: 0.9, 0.008: 0.8}, [0.002, 0.004, 0.008, 0.016]),
+        (PARITY, {0.002: 0.7, 0.004: 0.9, 0.008: 0.8}, [0.001, 0.002, 0.004, 0.008]),
+        (PARITY, {0.002: 0.9, 0.004: 0.8, 0.008: 0.7, 0.016: float("inf")}, [0.002, 0.004, 0.008, 0.016]),
+        (
+            PARITY,
+            {0.004 * 2**k: -float(k) for k in range(-1, 9)},
+            [0.002, 0.004, 0.008, 0.016, 0.032, 0.064],
+        ),  # the cap
+        (LM, {0.002: 1.0, 0.004: 0.9, 0.008: 0.8}, [0.002, 0.004, 0.008]),  # scored before ranges grew
+    ],
+)
+def test_the_range_of_rates_grows_until_the_best_lies_inside(recipe: str, tried: dict, then: list[float]) -> None:
+    assert rates.to_try(recipe, tried) == then
+
+
+def test_a_search_counts_when_it_has_ended() -> None:
+    def tried(*losses: float) -> list[Run]:
+        values = zip((0.002, 0.004, 0.008, 0.016), losses, strict=False)
+        return [line(PARITY, "relu", 9, loss, rate=rate) for rate, loss in values]
+
+    assert rates.best(tried(2.0, 1.9, 2.1)) == {PARITY: {"relu": 0.004}}
+    assert rates.best(tried(2.0, 1.9, 1.8)) == {}
+    assert rates.best(tried(2.0, 1.9, 1.8, 1.85)) == {PARITY: {"relu": 0.008}}
+    gone = diverged(PARITY, "relu", 9, rate=0.016)
+    assert rates.best([*tried(2.0, 1.9, 1.8), gone]) == {PARITY: {"relu": 0.008}}
 
 
 def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,15 +268,54 @@ def test_a_scored_run_trains_at_the_rate_that_was_found(monkeypatch: pytest.Monk
 
 def test_no_scored_run_starts_before_its_rate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "RATES", {LM: {"relu": 0.007}})
-    ready = [(cell.recipe, cell.attention) for cell in _with_rates(ledger_cells(1))]
-    assert ready == [(LM, "relu"), ("evidence-lm-long", "relu"), ("evidence-lm-nopos", "relu")]
+    ready = {(cell.recipe, cell.attention) for cell in ledger_cells(1) if not rates.waits(cell.recipe, cell.attention)}
+    variants = {(recipe, "relu") for recipe in (LM, "evidence-lm-long", "evidence-lm-nopos")}
+    # of a pre-training one rate alone is tried, so it is known
+    assert ready == variants | {(PRETRAIN, name) for name in BLOCKS["P"][PRETRAIN]}
 
 
-def test_the_committed_rates_are_the_best_of_the_committed_search() -> None:
-    runs, _ = read_runs([RESULTS / "rates.jsonl"])
-    assert rates.best(runs) == rates.RATES
-    tried = Counter((run.recipe, run.attention) for run in runs)
-    assert all(count == len(rates.TRIED[recipe]) for (recipe, _), count in tried.items())
+def test_the_scored_runs_had_the_best_rates_of_the_committed_search() -> None:
+    found = rates.best(rates.committed())
+    scored, _ = read_runs([RESULTS / "runs.jsonl"])
+    for run in scored:
+        recipe = rates.SAME_AS.get(run.recipe, run.recipe)
+        assert run.extra["lr"] == found[recipe][run.attention], run.name
+    assert found.items() <= rates.RATES.items()
+
+
+# --- what is run at all
+
+
+def test_a_block_whose_gate_is_missed_or_whose_control_keeps_up_is_left() -> None:
+    gates = {PARITY: {"name": "table", "score": 3.5}}
+    assert needed(PARITY, "linear", 2, attend({}, PARITY), gates)
+    assert not needed(PARITY, "linear", 2, attend({"softmax": [3.6]}, PARITY), gates)
+    assert not needed(PARITY + "-long", "linear", 0, attend({"softmax": [3.6]}, PARITY), gates)
+    assert not needed(PARITY, "linear", 2, attend({"uniform": [3.01, 3.09, 3.21]}, PARITY), gates)
+    assert needed(PARITY, "linear", 0, [], {})
+
+
+OURS, GATED, ROTARY = "multiscale-nopos-gated", "softmax-gated", "softmax-rotary-gated"
+
+
+@pytest.mark.parametrize(("gap", "more"), [(0.005, True), (0.2, False)])
+def test_three_seeds_are_enough_where_every_primary_comparison_is_clear(gap: float, more: bool) -> None:
+    rows = {GATED: [2.9, 3.0, 3.1], ROTARY: [2.8, 2.9, 3.0], OURS: [2.8 + gap, 2.9 + gap, 3.001 + gap]}
+    lines, gates = attend(rows, PARITY), {PARITY: {"name": "table", "score": 3.5}}
+    assert needed(PARITY, ROTARY, 3, lines, gates) == more
+    assert needed(PARITY, ROTARY, 2, lines, gates)
+    found = entry("parity", lines, gates)
+    assert found["outcome"] == (UNDECIDED if more else FAILS)
+    assert ("have 3 of 5 seeds" in found["reason"]) == more
+
+
+def test_each_family_of_primary_claims_has_its_own_holm_correction() -> None:
+    same = [3.0, 3.1, 3.2, 3.3, 3.4]
+    rows = {GATED: same, ROTARY: same, OURS: [x - d for x, d in zip(same, (0, 0.01, -0.01, 0.02, 0.01), strict=True)]}
+    first = entry("lm", attend({}))["parts"][0]
+    found = entry("parity", [*attend({}), *attend(rows, PARITY)], GATES | {PARITY: GATES[LM]})["parts"]
+    assert [part["p_holm"] for part in found] == pytest.approx([4 * part["p"] for part in found], rel=1e-3)
+    assert entry("lm", [*attend({}), *attend(rows, PARITY)])["parts"][0]["p_holm"] == first["p_holm"]
 
 
 # --- the committed verdicts follow from the committed runs, by a script that shares no code with the package

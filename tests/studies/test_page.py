@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cosformer.attention import build_attention
 from cosformer.report.table import insert
 from cosformer.runs import Run, read_runs, run_of_line
 from report.made_up import run_line
-from studies.cosformer2022 import RECORDS, Request, context, gates, page
-from studies.cosformer2022.cells import recipes_of
-from studies.cosformer2022.claims import LM
+from studies.cosformer2022 import RECORDS, Request, arena, certainty, context, gates, mqar, page
+from studies.cosformer2022.cells import ledger_cells, recipes_of
+from studies.cosformer2022.claims import ARENA, ARENA_TEXT, LM, MQAR
 from studies.cosformer2022.figures import figure4
 from studies.cosformer2022.frequency import frequency_figures
 from studies.cosformer2022.ledger import ledger
@@ -35,6 +38,7 @@ def line(attention: str, seed: int, loss: float, recipe: str = LM, **more: Any) 
 
 LEVELS = {"softmax": 1.6, "cosformer": 1.601, "relu": 1.8, "uniform": 2.4}
 GATES = {LM: {"name": "trigram table", "score": 1.87}}
+PLANNED = len(ledger_cells(5))
 
 
 def lines() -> list[Run]:
@@ -60,15 +64,42 @@ def test_the_page_begins_with_five_sentences_a_short_table_and_a_picture() -> No
     assert re.fullmatch(r"!\[[^.]+\.\]\(images/effects.svg\)", picture), "one sentence of alternative text"
 
 
+def test_how_sure_we_are_is_said_in_words() -> None:
+    text = page.results_page(ledger(lines(), GATES), lines())
+    first = text[text.index("## How sure we are") : text.index("## Recall")]
+    assert "- cosFormer against softmax: as good; at most 0.00" in first and "where 0.01 are allowed." in first
+    assert "- cosFormer against ReLU without the cosine: better, by 0.2 to 0.2" in first
+    assert "- ReLU without the cosine against leaky ReLU: not run yet." in first
+    assert not re.search(r"p = |Holm|interval|\*\*holds|[0-9a-f]{7}", first)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "low", "high", "words"),
+    [
+        ("does not hold here", "on_par", -0.14, -0.091, "worse, by 0.091 to 0.14 nats"),
+        ("holds here", "on_par", -0.004, 0.01, "as good; at most 0.004 nats worse, where 0.01 are allowed"),
+        ("holds here", "on_par", 0.004, 0.01, "better, by 0.004 to 0.01 nats"),
+        ("holds here", "better", 0.004, 0.01, "better, by 0.004 to 0.01 nats"),
+        ("undecided", "better", -0.004, 0.01, "too close to call; 0.02 nats would have shown"),
+        ("not testable at this size", "better", 0.004, 0.01, "our task cannot tell"),
+        ("not run", "better", 0.0, 0.0, "not run yet"),
+    ],
+)
+def test_an_answer_in_words(outcome: str, kind: str, low: float, high: float, words: str) -> None:
+    part = {"first": "cosformer", "second": "softmax-rotary-gated", "kind": kind, "outcome": outcome, "margin": 0.01}
+    part |= {"low": low, "high": high, "mean": (low + high) / 2, "smallest": 0.02}
+    entry = {"primary": True, "test": "language modelling, test loss", "unit": "nats", "parts": [part]}
+    against = "softmax with rotary positions, with convolution and gate"
+    assert certainty.text([entry]).endswith(f"**Language modelling**\n\n- cosFormer against {against}: {words}.")
+
+
 def test_verdicts_gates_and_scores_follow() -> None:
     found = ledger(lines(), GATES)
     text = page.results_page(found, lines())
-    first = text[text.index("## How sure we are") : text.index("## Verdicts")]
-    assert "Language modelling, test loss: cosformer on par with softmax **holds here** (-0.00" in first
-    assert "relu better than leaky_relu **not run**; leaky_relu better than identity **not run**." in first
-    assert "not testable at this size" in first and "withdrawn" in first
-    assert "20 of 172 runs are done (0.3 hours of one core)." in first and "Commits: abc123." in first
-    assert "Of 6 primary claims: 2 hold here, 4 not run." in first
+    details = text[text.index("# Details") :]
+    assert f"20 of {PLANNED} runs are done (0.3 hours of one core)." in details and "Commits: abc123." in details
+    assert "Of 8 primary claims 2 hold, 6 have not been run." in details
+    assert "Not run: `parity`, " in details
     (row,) = [row for row in text.splitlines() if row.startswith("| **reweighting-lm** | section 4.5 |")]
     assert "| cosformer better than relu | - | +0.199 (" in row and row.endswith("| **holds here** |")
     (gate,) = [row for row in text.splitlines() if row.startswith(f"| `{LM}` | trigram table: 1.87 nats |")]
@@ -95,7 +126,7 @@ def test_without_runs_everything_says_not_run() -> None:
     found = ledger([], {})
     assert {entry["outcome"] for entry in found["claims"]} == {"not run"}
     text = page.results_page(found, [])
-    assert "0 of 172 runs are done (0.0 hours of one core)." in text and text.count("Not run.") >= 3
+    assert f"0 of {PLANNED} runs are done (0.0 hours of one core)." in text and text.count("Not run.") >= 3
     assert "**holds here**" not in text
 
 
@@ -108,11 +139,55 @@ def test_the_readme_part_is_the_same_five_sentences_between_its_markers() -> Non
     assert "old words" not in text and text.startswith("a\n") and text.endswith("\nb") and part in text
 
 
-def test_the_picture_has_every_comparison_and_says_it_in_words() -> None:
+def test_the_picture_has_every_comparison_that_was_run_and_says_so_in_one_sentence() -> None:
     found = ledger(lines(), GATES)
     drawn = page.picture(found)
-    assert drawn.alt.count("against") == sum(len(entry["parts"]) for entry in found["claims"])
-    assert "reweighting-lm: cosformer against relu, +0.199 nats" in drawn.alt and b"<svg" in drawn.data
+    run = [part for entry in found["claims"] for part in entry["parts"] if "mean" in part]
+    assert drawn.data.count(b"reweighting-lm") and not drawn.data.count(b"linear-lm")
+    assert f"of {len(run)} comparisons of attentions: {len(run)} 'holds here'." in drawn.alt and b"<svg" in drawn.data
+
+
+# --- the second part, from made-up runs
+
+
+def scored(recipe: str, attention: str, seed: int, accuracy: float, **more: Any) -> Run:
+    scores = {"accuracy": accuracy, "loss": 1.0} | more.pop("by_pairs", {})
+    made = {"machine": MACHINE, "date": "2026-11-15", "cpu_seconds": 600.0, "tokens": 6_000_000}
+    return run_of_line(run_line(recipe, attention, seed, scores, 0.1, **made | more))
+
+
+def test_recall_is_drawn_against_what_is_kept() -> None:
+    assert mqar.picture([]) is None and mqar.table([]) == "Not run."
+    by_pairs = {"accuracy@4": 1.0, "accuracy@64": 0.5}
+    runs = [scored(name, "cosformer", 0, 0.5 + head / 200, by_pairs=by_pairs) for head, name in MQAR.items()]
+    drawn = mqar.picture([*runs, scored(MQAR[32], "softmax", 0, 1.0)])
+    assert drawn is not None and b"softmax" in drawn.data and b"hybrid" not in drawn.data
+    assert drawn.alt.endswith("for softmax, cosformer.") and drawn.alt.count(".") == 1
+    assert "| cosformer | 16 | 2,176 | 100.0 % | not run | not run | not run | 50.0 % |" in mqar.table(runs)
+
+
+@pytest.mark.parametrize("name", ["softmax", "cosformer", "linear", "multiscale"])
+def test_the_sizes_of_the_states_are_those_of_the_attentions(name: str) -> None:
+    import torch
+
+    heads, head = mqar.HEADS, 16
+    attention = build_attention(name, num_heads=heads, head_dim=head, max_len=mqar.LENGTH, causal=True)
+    q, k, v = torch.randn(3, 1, heads, mqar.LENGTH, head)
+    _, state = attention.extend(q, k, v)
+    kept = [getattr(state, field) for field in ("k", "v", "kv", "z") if hasattr(state, field)]
+    assert sum(each.numel() for each in kept) == mqar.state_size(name, head) // mqar.LAYERS
+
+
+def test_the_arena_s_table_has_time_and_memory_beside_the_score() -> None:
+    assert arena.table([]) == "Not run." and arena.picture([]) is None
+    runs = [scored(ARENA_TEXT, "cosformer", seed, 0.6 + seed / 100, peak_memory_mb=900.0) for seed in range(3)]
+    rows = arena.table(runs).splitlines()
+    assert rows[3] == "| cosformer | not run | 61.00 ± 0.58 %; 10.0 min; 900 MB | not run | not run |"
+    assert rows[2].endswith("| not planned: hours a run | not run |"), "softmax at 4,096 bytes"
+    assert arena.picture(runs) is None
+    every = [scored(recipe, name, 0, 0.5) for recipe in ARENA for name in ("softmax", "cosformer")]
+    drawn = arena.picture(every)
+    assert drawn is not None and b"cosformer" in drawn.data and b"multiscale" not in drawn.data
 
 
 def test_writing_and_reading_back_gives_the_same_documents(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ def recall(
     *,
     length: int = 128,
     pairs: int = 8,
+    most_pairs: int | None = None,
     keys: int = 64,
     values: int = 64,
     train: int = 100_000,
@@ -26,11 +27,16 @@ def recall(
     What is asked for are those second values: :class:`cosformer.tasks.recall.Recall` scores them and nothing else. A
     model that carries the row in a state of fixed size must hold all pairs at once (Arora et al. 2023, "Zoology", there
     with places drawn from a power law).
+
+    ``most_pairs``: rows differ in their number of pairs, which is ``pairs``, twice as many, and so on up to
+    ``most_pairs``, by turns.
     """
-    room = (length - 2 * pairs) // 2
-    if pairs < 1 or pairs > min(keys, values) or room < pairs:
+    counts = pair_counts(pairs, most_pairs)
+    if most_pairs not in (None, counts[-1]):
+        raise ValueError(f"most_pairs={most_pairs}; it must be pairs={pairs} times a power of two")
+    if pairs < 1 or counts[-1] > min(keys, values) or 4 * counts[-1] > length:
         raise ValueError(
-            f"pairs={pairs} with length={length}, keys={keys}, values={values}; at least 1, at most "
+            f"pairs={counts[-1]} with length={length}, keys={keys}, values={values}; at least 1, at most "
             f"{min(keys, values)} (one of each) and at most a quarter of the length"
         )
     sizes = {"train": train, "valid": valid, "test": test}
@@ -39,12 +45,24 @@ def recall(
     def build(writer: Writer) -> Description:
         for number, (name, size) in enumerate(sizes.items()):
             rng = np.random.default_rng([seed, number])
-            rows = draw(rng, size, length=length, pairs=pairs, keys=keys, values=values)
+            rows = np.zeros((size, length), np.int64)
+            for turn, count in enumerate(counts):
+                mine = rows[turn :: len(counts)]
+                mine[:] = draw(rng, len(mine), length=length, pairs=count, keys=keys, values=values)
             writer.split(name, np.uint16, labels=False).add_many(rows.reshape(-1), [length] * size)
         return Description(vocabulary, max_length=length)
 
     options = {"sizes": sizes, "length": length, "pairs": pairs, "keys": keys, "values": values, "seed": seed}
+    options |= {} if most_pairs is None else {"most_pairs": most_pairs}
     return prepare("recall", options, build)
+
+
+def pair_counts(pairs: int, most_pairs: int | None) -> list[int]:
+    """The numbers of pairs that rows have."""
+    counts = [pairs]
+    while most_pairs is not None and 0 < counts[-1] < most_pairs:
+        counts.append(2 * counts[-1])
+    return counts
 
 
 def draw(rng: np.random.Generator, rows: int, *, length: int, pairs: int, keys: int, values: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.data.masking import IGNORED
+from cosformer.data.recall import pair_counts
 from cosformer.experiment import DataConfig
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.tasks.base import Baseline, Task
@@ -27,6 +28,7 @@ class Recall(Task):
         if not {"pairs", "keys", "values"} <= self.dataset.options.keys():
             raise ValueError(f"data set {data.name!r} has no pairs to recall; task 'recall' needs the set 'recall'")
         self.pairs, self.keys, self.values = (int(self.dataset.options[key]) for key in ("pairs", "keys", "values"))
+        self.counts = pair_counts(self.pairs, self.dataset.options.get("most_pairs"))
         assert self.dataset.max_length is not None
         self.length = self.dataset.max_length
 
@@ -42,7 +44,8 @@ class Recall(Task):
         tokens = np.stack([row["tokens"] for row in rows]).astype(np.int64)
         following = np.roll(tokens, -1, axis=1)
         asked = (tokens >= 1) & (tokens <= self.keys)
-        asked[:, : 2 * self.pairs] = False
+        shown_until = asked.sum(1, keepdims=True)  # every key comes twice: as many as two tokens for each pair
+        asked &= np.arange(tokens.shape[1]) >= shown_until
         answers = np.where(asked, following, IGNORED)
         ids = torch.from_numpy(tokens)
         return {"input_ids": ids, "labels": ids, "shift_labels": torch.from_numpy(answers)}
@@ -65,12 +68,20 @@ class Recall(Task):
         answers = batch["shift_labels"]
         logits = model(input_ids=batch["input_ids"], use_cache=False).logits
         asked = answers != IGNORED
-        return answer_sums(logits[asked].float(), answers[asked])
+        sums = answer_sums(logits[asked].float(), answers[asked])
+        pairs, hits = asked.sum(1), ((logits.argmax(-1) == answers) & asked).sum(1)
+        for count in self.counts if len(self.counts) > 1 else ():
+            of_count = pairs == count
+            sums |= {f"rows@{count}": float(pairs[of_count].sum()), f"hits@{count}": float(hits[of_count].sum())}
+        return sums
 
     def scores(self, name: str, sums: dict[str, float]) -> dict[str, float]:
-        return answer_scores(sums)
+        """Where rows differ in their number of pairs also ``accuracy@4``: of the rows with four."""
+        counts = [count for count in self.counts if sums.get(f"rows@{count}")]
+        return answer_scores(sums) | {f"accuracy@{n}": sums[f"hits@{n}"] / sums[f"rows@{n}"] for n in counts}
 
     def baseline(self, name: str) -> Baseline:
-        """Knows which values the row holds, but not which belongs to the key."""
-        share = 1 / self.pairs
-        return Baseline("one of the row's values", share, share_error(share, self.eval_size(name) * self.pairs))
+        """Knows which values the row holds, but not which belongs to the key: one right answer a row."""
+        rows = self.eval_size(name)
+        asked = int((self.eval_batch(name, 0, rows)["shift_labels"] != IGNORED).sum())
+        return Baseline("one of the row's values", rows / asked, share_error(rows / asked, asked))

@@ -349,6 +349,7 @@ class _Record:
             "parameters": sum(p.numel() for p in engine.model.parameters()),  # pyright: ignore[reportOptionalMemberAccess]
             "seconds": round(engine.elapsed(), 2),
             "cpu_seconds": round(engine.cpu_elapsed(), 2),
+            "peak_memory_mb": machine.peak_memory_mb(),
             "processes": engine.args.world_size,
             **({"changes": engine.records.changes} if engine.records.changes else {}),
             **self.ran_on,
