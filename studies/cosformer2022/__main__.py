@@ -148,11 +148,14 @@ def _runs(cells: Sequence[Cell], args: argparse.Namespace) -> tuple[list[Run], l
         return known, problems
     journal = args.json or args.runs / f"{args.target}.jsonl"
     left = [] if args.show or not cells else _train(cells, known, journal, args)
+    searched = (
+        search_lines(args.runs) if args.target in ("ledger", "rates") else []
+    )  # before runs are told by their rates
     here, found = collect(cells, args.runs)
     if args.target == "rates":
-        return search_lines(args.runs), found
+        return searched, found
     if args.target == "ledger" and args.write and not args.show:
-        write_runs(args.write / "results" / rates.FILE, search_lines(args.runs))
+        write_runs(args.write / "results" / rates.FILE, searched)
     if args.show and cells and not here and args.json is None:
         runs, more = _committed(args)
         return runs, [*problems, *found, *more]
