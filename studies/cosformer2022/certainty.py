@@ -1,18 +1,19 @@
 """How sure we are, in plain English: what every answer means, and each primary comparison in one line."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from studies.cosformer2022.variants import in_words
 from studies.cosformer2022.verdict import FAILS, HOLDS, NOT_RUN, NOT_TESTABLE, UNDECIDED
 
-# outcome -> the same after a number
-COUNTED = {
-    HOLDS: "{} hold",
-    FAILS: "{} do not hold",
-    UNDECIDED: "{} are too close to call",
-    NOT_TESTABLE: "{} cannot be tested at this size",
-    NOT_RUN: "{} have not been run",
+# outcome -> the same after one, and after several
+_COUNTED = {
+    HOLDS: ("holds", "hold"),
+    FAILS: ("does not hold", "do not hold"),
+    UNDECIDED: ("is too close to call", "are too close to call"),
+    NOT_TESTABLE: ("cannot be tested at this size", "cannot be tested at this size"),
+    NOT_RUN: ("has not been run", "have not been run"),
 }
 _INTRODUCTION = (
     "Every comparison trains two attentions on the same batches, several times with different random numbers. We call "
@@ -22,6 +23,12 @@ _INTRODUCTION = (
     "table of counts, or that an attention that looks at nothing does as well: then the scores say nothing about "
     "attention."
 )
+
+
+def counted(outcomes: Iterable[str]) -> str:
+    """``2 hold, 1 has not been run``."""
+    counts = Counter(outcomes)
+    return ", ".join(f"{counts[word]} {words[counts[word] > 1]}" for word, words in _COUNTED.items() if counts[word])
 
 
 def text(trained: Sequence[dict[str, Any]]) -> str:

@@ -93,10 +93,15 @@ def test_an_answer_in_words(outcome: str, kind: str, low: float, high: float, wo
     assert certainty.text([entry]).endswith(f"**Language modelling**\n\n- cosFormer against {against}: {words}.")
 
 
+def test_one_claim_holds_and_several_hold() -> None:
+    outcomes = ["holds here", "not run", "does not hold here", "not run"]
+    assert certainty.counted(outcomes) == "1 holds, 1 does not hold, 2 have not been run"
+
+
 def test_verdicts_gates_and_scores_follow() -> None:
     found = ledger(lines(), GATES)
     text = page.results_page(found, lines())
-    details = text[text.index("# Details") :]
+    details = text[text.index("## Details") :]
     assert f"20 of {PLANNED} runs are done (0.3 hours of one core)." in details and "Commits: abc123." in details
     assert "Of 8 primary claims 2 hold, 6 have not been run." in details
     assert "Not run: `parity`, " in details
