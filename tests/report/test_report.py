@@ -136,6 +136,7 @@ def test_setups_on_own_files_are_called_by_the_file(tmp_path: Path) -> None:
         data = replace(made.data, options={"path": f"/home/me/{name}.txt", "sha256": sha})
         made_up.write_run(tmp_path / "runs" / name, replace(made, data=data), [], result)
     page, _ = page_of(tmp_path, [tmp_path / "runs"], None)
+    assert page.row("run", "attention")[2:4] == ["path", "seed"], "the score stays in sight"
     assert "lm, path a.txt : cosformer reaches" in re.sub(r"\s+", " ", page.texts["Summary"])
     assert "0" * 9 not in re.sub(r"<details>.*?</details>", "", page.source, flags=re.DOTALL)
 

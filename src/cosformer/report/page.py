@@ -277,9 +277,9 @@ def _runs(runs: Sequence[Run], problems: Problems) -> dict[str, Any]:
 
 
 def _run_table(chosen: Sequence[Run]) -> tuple[list[str], list[list[Any]], str]:
-    """Header, rows with the best first, and a note; a column for each setting in which these runs differ. A cell is
+    """Header, rows with the best first, and a note; a column for each setting that tells these runs apart. A cell is
     text, or text and the number that it is sorted by."""
-    names = overview.varying_settings(chosen)
+    names = list(dict.fromkeys(name for setup in overview.setups(chosen) for name in setup.values))
     metric = next(filter(None, map(metric_of, chosen)), None)
     splits = {run.evaluation for run in chosen if run.scores}
     unit = ", ".join(filter(None, (metric.unit if metric else "score", splits.pop() if len(splits) == 1 else "")))
