@@ -79,6 +79,7 @@ def test_a_file_is_no_model(tmp_path):
     "words",
     [
         ["convert", "MODEL", "OUT"],
+        ["export", "MODEL", "OUT"],
         ["compare", "MODEL", "--text", "TEXT"],
         ["linearize", "MODEL", "OUT", "--text", "TEXT"],
         ["generate", "MODEL", "--prompt", "x"],

@@ -61,6 +61,7 @@ def main() -> int:
     if args.log:
         ran = {"seed": args.seed, "first": args.first, "count": args.count, "failed": failures}
         ran |= {"with_decay": decay, "forms": forms}
+        ran["worst"] = {f"{dtype} {what}": [f"{x:.2g}" for x in found[:2]] for (dtype, what), found in worst.items()}
         with args.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(ran | machine.provenance(sys.argv[1:], "python -m fuzz")) + "\n")
     return 1 if failures else 0

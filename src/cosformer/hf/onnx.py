@@ -75,14 +75,10 @@ def export_step(model: Any, folder: Path) -> str:
 
 def load(source: str) -> Any:
     """The model in a folder, or of a hub name, with the class it was saved with."""
-    from transformers import AutoConfig
-
     import cosformer.hf
+    from cosformer.hf.convert import read_config
 
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"no model in {source!r}: {error}") from error
+    config: Any = read_config(source)
     name = (config.architectures or ["a model without architectures in its config"])[0]
     if name not in HEADS:
         raise ValueError(NOT_OURS.format(name))
