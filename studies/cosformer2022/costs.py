@@ -9,26 +9,23 @@ import numpy as np
 from cosformer.experiment import Experiment
 from cosformer.report.table import Table
 from studies.cosformer2022 import Request, read_lines, write_lines
-from studies.cosformer2022.blocks import BLOCKS
-from studies.cosformer2022.cells import Cell
+from studies.cosformer2022.cells import ledger_cells
 
 FILE = "costs.jsonl"
-BLOCKS_PREDICTED = ("Q", "R", "T", "M")  # runs like those of the others have been timed
 UPDATES = 3  # at short, middling and long rows
 
 
 def show(request: Request, lines: object) -> None:
-    """Time every recipe and attention of the later blocks and print what a run will take; ``write``: keep it."""
+    """Time the recipes and attentions that have no committed run and print what a run will take; ``write``: keep it."""
     import torch
 
     torch.set_num_threads(1)
+    ran = {line["recipe"] for line in read_lines(request.records / "runs.jsonl")}
     found = []
-    for block in BLOCKS_PREDICTED:
-        for recipe, attentions in BLOCKS[block].items():
-            for attention in attentions:
-                if request.attentions is None or attention in request.attentions:
-                    seconds = predicted(Cell(recipe, attention, 0).experiment())
-                    found.append({"recipe": recipe, "attention": attention, "predicted_seconds": round(seconds)})
+    for cell in ledger_cells(1):
+        if cell.recipe not in ran and (request.attentions is None or cell.attention in request.attentions):
+            seconds = round(predicted(cell.experiment()))
+            found.append({"recipe": cell.recipe, "attention": cell.attention, "predicted_seconds": seconds})
     rows = [[line["recipe"], line["attention"], f"{line['predicted_seconds'] / 60:.1f}"] for line in found]
     print(Table("", ["recipe", "attention", "minutes of one core, predicted"], rows).text)
     if request.write is not None:

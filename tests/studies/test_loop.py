@@ -13,7 +13,7 @@ import pytest
 from cosformer.experiment import DataConfig, Experiment, ModelConfig, TrainConfig
 from cosformer.runs import Run, read_runs
 from studies.cosformer2022.cells import Cell
-from studies.cosformer2022.loop import estimate, train
+from studies.cosformer2022.loop import estimate, minutes, train
 from studies.cosformer2022.state import collect, state
 
 # a stand-in for `cosformer train` that writes made-up runs in no time
@@ -247,3 +247,14 @@ def test_the_estimate_comes_from_what_has_run() -> None:
     search = [Run("small", "lm", "softmax", 9, "done", cpu_seconds=900, extra={"rate": 0.1})]
     assert estimate(cells("small", "softmax"), search, 1).startswith("1 runs are missing: about 1.0 hours")
     assert estimate([], ran, 2) == "Nothing is missing."
+
+
+def test_what_has_never_run_is_predicted_and_said_so() -> None:
+    predicted = {("small", "relu"): 3600.0}
+    (cell,) = cells("small", "relu")
+    assert minutes(cell, [], predicted) == "predicted 60 min"
+    assert minutes(dataclasses.replace(cell, rate=0.1), [], predicted) == "predicted 15 min", "a search is shorter"
+    said = "about 1.0 hours of one core, 1.0 with 1 at a time; 1.0 of these hours are predicted from a few updates."
+    assert estimate([cell], [], 1, predicted) == f"1 runs are missing: {said}"
+    ran = [Run("small", "lm", "relu", 0, "done", cpu_seconds=120.0)]
+    assert minutes(cell, ran, predicted) == "about 2 min"
