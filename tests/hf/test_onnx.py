@@ -21,6 +21,7 @@ SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 SIZES |= {"max_position_embeddings": 300, "position_embedding_type": "sinusoidal", "initializer_range": 0.3}
 FIELDS = {
     "CosformerForCausalLM": {"is_decoder": True},
+    "CosformerForMaskedLM": {"attention": ["multiscale", "softmax"]},
     "CosformerForSequenceClassification": {"num_labels": 3, "cls_token": True},
     "CosformerForImageClassification": {"image_size": 8, "num_channels": 1},
     "CosformerForForecasting": {"is_decoder": True, "num_input_channels": 3},
@@ -160,7 +161,7 @@ def test_the_command_exports_the_shipped_model(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_every_attention_is_exported_or_refused_by_name(attention, tmp_path):
-    """Which are which stands on the page, docs/how-to/deployment.md."""
+    """Which are refused stands on the page, docs/how-to/deployment.md."""
     kind = "CosformerForCausalLM" if attention_class(attention).traits.causal else "CosformerModel"
     try:
         said = export(build(kind, attention=attention, num_hidden_layers=1), tmp_path)

@@ -98,6 +98,8 @@ def _write(module: "Whole | Step", examples: list[tuple[Tensor, ...]], path: Pat
             with _quiet():
                 torch.onnx.export(module, examples[0], made, dynamo=True, verbose=False, **options)
             session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+        except OSError:
+            raise  # the disk is full, for one
         except Exception as error:  # of any of three packages
             first = str(error.__cause__ or error).strip().partition("\n")[0]
             raise ValueError(f"{path.name}: attention {names} cannot be exported{module.way_out}: {first}") from error

@@ -101,7 +101,7 @@ def _decayed_scores(q: Tensor, k: Tensor, decay: Tensor, causal: bool) -> Tensor
     if not causal:
         right = exponents(decay[:, None, None], (-distance).clamp_min(0)[..., None], q.dtype)
         left = torch.arange(d, device=q.device) < d // 2
-        seen = torch.where(left, (distance >= 0)[..., None], (distance <= 0)[..., None])
+        seen = (distance >= 0)[..., None] & left | (distance <= 0)[..., None] & ~left
         factors = torch.where(left, factors, right) * seen
     grouped = q.unflatten(1, (k.shape[1], -1))[:, :, :, :, None]  # [B,Hk,G,N,1,D]
     scores = (grouped * factors[:, None] * k[:, :, None, None]).sum(-1)
