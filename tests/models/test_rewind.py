@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from cosformer.attention.recorded_state import RecordedState
 from cosformer.models.causal_lm import CosformerForCausalLM
 from cosformer.models.state_cache import StateCache
 from versions import rewinds
@@ -92,3 +93,11 @@ def test_the_record_does_not_grow(model, ids):
         cache.crop(0)
         sizes.add(cache.nbytes)
     assert len(sizes) == 1
+
+
+def test_recorded_positions_keep_their_digits_in_half_precision() -> None:
+    k, far = torch.ones(1, 1, 1, 2), torch.tensor([[70_001]])
+    state = RecordedState(None, None, ((k, k, torch.ones(1, 1, dtype=torch.bool), far),)).to(torch.float16)
+    ((k, _, mask, positions),) = state.pieces
+    assert k.dtype == torch.float16 and mask is not None and mask.dtype == torch.bool
+    assert positions is not None and positions.tolist() == [[70_001]]
