@@ -68,3 +68,11 @@ def progress_bar(label: str, total: int | None, unit: str = "rows", **options: A
     tqdm = require("data", "tqdm").tqdm
     # disable=None: tqdm itself looks whether stderr is a terminal
     return tqdm(desc=label, total=total, unit=f" {unit}", disable=None, leave=False, dynamic_ncols=True, **options)
+
+
+def training_bar(title: str, total: int, done: int) -> Any:
+    """A tqdm bar with the remaining time on stderr; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    text = "{desc} {bar} {n_fmt}/{total_fmt}{postfix}, {remaining} left"
+    return require("train", "tqdm").tqdm(desc=title, total=total, initial=done, dynamic_ncols=True, bar_format=text)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from cosformer.linearize.settings import Settings
+from cosformer.terminal import training_bar
 
 FOLDER = "unfinished"  # inside OUT while it is worked on
 SECONDS = 60.0  # between two saves
@@ -65,11 +65,8 @@ class Bar:
     def __init__(self, title: str, first: int, total: int, quiet: bool) -> None:
         self.title, self.total, self.done, self.first = title, total, first, first
         self.began = self.told = time.monotonic()
-        self.bar: Any = None
+        self.bar = None if quiet else training_bar(title, total, first)
         self.quiet = quiet
-        if not quiet and sys.stderr.isatty():
-            text = "{desc} {bar} {n_fmt}/{total_fmt}{postfix}, {remaining} left"
-            self.bar = tqdm(desc=title, total=total, initial=first, dynamic_ncols=True, bar_format=text)
 
     def step(self, loss: float) -> None:
         self.done += 1

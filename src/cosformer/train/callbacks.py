@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from cosformer.terminal import training_bar
 from cosformer.train import checkpoints
 from cosformer.train.engine import TrainingFailed
 
@@ -26,15 +26,8 @@ class Progress(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not (state.is_world_process_zero and sys.stderr.isatty()):
-            return
-        self._bar = tqdm(
-            desc=self.title,
-            total=state.max_steps,
-            initial=state.global_step,
-            dynamic_ncols=True,
-            bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}, {remaining} left",
-        )
+        if state.is_world_process_zero:
+            self._bar = training_bar(self.title, state.max_steps, state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._bar is not None:
@@ -91,9 +84,7 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         if self._any_process_signalled(args):
             self.received = self.received or "a signal to another process"
             control.should_save = control.should_training_stop = True
