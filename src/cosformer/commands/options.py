@@ -12,7 +12,7 @@ from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import fill, wrap
 from types import NoneType
-from typing import IO, Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from cosformer.suggest import unknown
 
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         # the parser of a subcommand is called here and not by parse_args: it alone knows its options
         found, rest = super().parse_known_args(args, namespace)
         options = [word for word in rest if word.startswith("-")]
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
             known = list(map(str, action.choices))
             raise argparse.ArgumentError(action, f"{unknown('value', str(value), known)} (known: {', '.join(known)})")
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse itself hides that a disk is full
 
 

@@ -293,7 +293,7 @@ class _Run:
 
     def _seconds(self, stage: str, update: Callable[[int, int], float], parts: Mapping[str, Any]) -> float:
         """The duration of an update; what it changes is put back."""
-        before = copy.deepcopy(self._parts_state(parts))
+        before, seconds = copy.deepcopy(self._parts_state(parts)), 0.0
         for _ in range(2):  # the first one also allocates
             began = time.monotonic()
             with self._precision():

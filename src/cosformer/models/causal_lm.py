@@ -17,7 +17,7 @@ from cosformer.models.state_cache import StateCache, StateGeneration
 from cosformer.models.transformer import CosformerModel
 
 
-class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, GenerationMixin):
+class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, GenerationMixin):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The transformer with a softmax over the vocabulary: plain and tied to the embeddings, or adaptive.
 
     With adaptive bands, ``logits`` are log-probabilities and are left out (None) when ``labels`` are given: the loss

@@ -29,7 +29,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = CosformerModel(other, cross=True)
 
 
-class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneration, GenerationMixin):
+class CosformerForConditionalGeneration(CosformerPreTrainedModel, StateGeneration, GenerationMixin):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Reads ``input_ids`` and writes ``decoder_input_ids``; ``generate`` looks at the source through a state made once.
 
     One table of words serves both halves and, with ``tie_word_embeddings``, the scores.

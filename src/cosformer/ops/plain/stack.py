@@ -22,7 +22,7 @@ class Stack(NamedTuple):
     batch: int
     key_heads: int
     groups: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     length: int
     positions: int
 

@@ -532,3 +532,7 @@ def one_step(
         out = num / _divisor(tl.full([BE], 0.0, tl.float32) + den, eps, NORMALISER)
         kind = OUT.dtype.element_ty
         tl.store(OUT + (b * HK * GROUPS + h) * E + e, out.to(kind), mask=column)
+
+
+# constants decide at compile time whether a name is needed
+# pyright: reportPossiblyUnboundVariable=false

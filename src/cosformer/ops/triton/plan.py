@@ -102,7 +102,7 @@ class Cut(NamedTuple):
     """The tables of one side of a call (queries or keys), on its device; their meaning is told in `kernels.py`."""
 
     segments: Tensor
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     slots: int  # sums to tell apart: segments where the call is causal, sequences otherwise
 
     # first rows of tiles by tile length are made on demand
