@@ -96,7 +96,8 @@ class Dataset(Description):
 
     @property
     def selection_split(self) -> str:
-        """The split a model is chosen by: ``valid`` where there is one, else ``test`` (IMDB, as in the recipes)."""
+        """The split scored during training, by which the best weights are chosen: ``valid``. Of a set without
+        one (IMDB) it is ``test``, which chooses nothing: the last weights are kept."""
         return "valid" if "valid" in self.splits else "test"
 
 

@@ -79,9 +79,11 @@ def _facts(experiment: Experiment, task: Task, parameters: int, steps: int) -> l
 def _scores(task: Task, best: dict[str, Any] | None, result: dict[str, Any] | None) -> list[str]:
     parts = []
     if best is not None:
+        chosen = "the last ones, as there is no validation split to choose by; on the split"
+        if task.selection != "test":
+            chosen = f"chosen by `{task.metric}` on the split"
         parts.append(
-            f"These are the weights after update {best['step']:,}, chosen by `{task.metric}` on the split "
-            f"`{task.selection}`: {best['score']:.4f}."
+            f"These are the weights after update {best['step']:,}, {chosen} `{task.selection}`: {best['score']:.4f}."
         )
     if result is not None:
         baselines = [result[kind] for kind in ("baseline", "text_baseline") if kind in result]

@@ -243,6 +243,8 @@ class Engine(Trainer):
         best = self.state.best_metric
         score = scores[self.task.metric]
         better = best is None or (score > best if self.task.higher_is_better else score < best)
+        # without a validation split the last weights are kept: a test split chooses nothing
+        better = better or name == "test"
         if better:
             self._keep_best(score)
         self._logged_at += time.monotonic() - started

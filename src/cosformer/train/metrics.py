@@ -39,8 +39,11 @@ class Metrics:
         self._size, self._hash = len(content), hashlib.sha256(content)
 
     def best(self, metric: str, name: str, higher_is_better: bool) -> dict[str, Any] | None:
-        """The evaluation ``name`` with the best ``metric``: {"step", "score"}; the earliest of equals."""
+        """The evaluation ``name`` with the best ``metric``: {"step", "score"}; the earliest of equals. A test split
+        chooses nothing: of its evaluations the last."""
         found = [m for m in read_lines(self.path) if m["kind"] == "eval" and m.get("name") == name and _has(m, metric)]
+        if name == "test":
+            found = found[-1:]
         sign = -1 if higher_is_better else 1
         line = min(found, key=lambda m: (sign * m["scores"][metric], m["step"]), default=None)
         return None if line is None else {"step": line["step"], "score": line["scores"][metric]}

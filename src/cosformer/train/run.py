@@ -44,6 +44,8 @@ def train(experiment: Experiment, run: Path, *, quiet: bool = False) -> dict[str
     task = build_task(experiment)
     if experiment.train.class_weights == "balanced":
         task.class_weights()  # refuses a task without classes before anything is written
+    if experiment.train.early_stopping is not None and task.selection == "test":
+        raise ValueError(f"early_stopping needs a validation split, which data set {experiment.data.name!r} lacks")
     model = start_model(task, experiment)
     if _first_process():
         run.mkdir(parents=True, exist_ok=True)
