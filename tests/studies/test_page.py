@@ -176,7 +176,7 @@ def test_the_sizes_of_the_states_are_those_of_the_attentions(name: str) -> None:
     import torch
 
     heads, head = mqar.HEADS, 16
-    attention = build_attention(name, num_heads=heads, head_dim=head, max_len=mqar.LENGTH, causal=True)
+    attention: Any = build_attention(name, num_heads=heads, head_dim=head, max_len=mqar.LENGTH, causal=True)
     q, k, v = torch.randn(3, 1, heads, mqar.LENGTH, head)
     _, state = attention.extend(q, k, v)
     kept = [getattr(state, field) for field in ("k", "v", "kv", "z") if hasattr(state, field)]
