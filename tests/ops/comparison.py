@@ -21,6 +21,8 @@ WHAT = {
     "packed masked": {"packed": True, "masked": True},
     "last queries": {"lead": 70, "masked": True, "with_state": True},
 }
+# without causality, each half of the channels looks one way; no state goes with that
+BOTH_WAYS = {"causal": False}
 # normalisers and their eps: beside the usual one, one above some row sums and below others
 NORMALISERS = [("add", 1e-6), ("signed", 1e-6), ("none", 1e-6), ("clamp", 150.0), ("signed", 150.0)]
 NOTHING = {"masked": False, "packed": False, "with_state": False}
@@ -69,12 +71,13 @@ def problem(*, relu, angles, masked, packed, with_state, lead=0, decays=True, ca
         *leaves[:3], causal=causal, relu=relu, length=length, k_length=k_length, first=first, key_mask=mask,
         cu_seqlens=cu, decay=decay, state=leaves[3:] or None, normaliser=normaliser, eps=eps,
     )  # fmt: skip
-    parts = exact[:1] if packed else (exact[0], *exact[2:])  # packed sequences leave no state
+    stateless = packed or (decays and not causal)
+    parts = exact[:1] if stateless else (exact[0], *exact[2:])
     grads = [torch.randn(x.shape, generator=generator).to(sums) for x in parts]
     grads[0] = grads[0].to(dtype)
     loss = sum((x * g.double()).sum() for x, g in zip(parts, grads, strict=True))
     wanted = dict(zip(NAMES, (*exact, *torch.autograd.grad(loss, leaves)), strict=False))
-    wanted = {name: x.detach() for name, x in wanted.items() if not (packed and name in ("kv", "z"))}
+    wanted = {name: x.detach() for name, x in wanted.items() if not (stateless and name in ("kv", "z"))}
     return call, grads, wanted
 
 
@@ -85,7 +88,7 @@ def compare(launch, *, place=lambda x: x, **options):
         **{name: place(x) for name in ("q", "k", "v", "kv", "z", "decay") if (x := getattr(call, name)) is not None}
     )
     results = launch.forward(given)
-    if call.cu_seqlens is not None:
+    if len(grads) == 1:  # packed sequences leave no state, nor do those seen from both sides
         assert not results[2].any() and not results[3].any()
         grads = [*grads, *(torch.zeros_like(x) for x in results[2:])]
     found = dict(zip(NAMES, (*results, *launch.backward(given, *map(place, grads), *results)), strict=True))

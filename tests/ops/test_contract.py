@@ -9,9 +9,9 @@ import itertools
 import pytest
 import torch
 
-from cosformer.ops import dispatch, native, plain
+from cosformer.ops import dispatch, native, plain, torch_ops
 from cosformer.ops.spec import AttentionSpec, Call
-from ops.comparison import COMBINATIONS, FORMS, NORMALISERS, NOTHING, WHAT, compare, rates, within
+from ops.comparison import BOTH_WAYS, COMBINATIONS, FORMS, NORMALISERS, NOTHING, WHAT, compare, rates, within
 from ops.definition import attend_pairs
 
 CONTRACT = pytest.mark.parametrize(("form", "what", "relu", "angles"), COMBINATIONS)
@@ -83,6 +83,7 @@ def test_native(in_nan, form, what, relu, angles):
 SINGLE = [(2, 2, 1, 100, 64, 64), (1, 1, 1, 70, 32, 32), (1, 2, 2, 200, 16, 80), (1, 3, 1, 50, 5, 7)]
 KINDS = [(torch.float32, 2e-6, sizes) for sizes in SINGLE]
 KINDS += [(torch.bfloat16, 4e-3, sizes) for sizes in (SINGLE[0], SINGLE[3])]
+EVEN = [*(x for x in KINDS if x[2][4] % 2 == 0), *((t, x, (2, 3, 1, 50, 6, 7)) for t, x, _ in (KINDS[0], KINDS[-1]))]
 
 
 @needs_native
@@ -103,6 +104,52 @@ def test_native_by_widths_and_dtypes(in_nan, form, what, dtype, limit, sizes):
 def test_native_with_other_normalisers(in_nan, form, normaliser, eps, dtype, limit):
     options = EVERYTHING | {"normaliser": normaliser, "eps": eps, "dtype": dtype, "place": in_nan}
     within(compare(native, **options, **FORMS[form]), limit, of_sums=2e-6)
+
+
+class Registered:
+    """A kernel as the operator reaches it."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def forward(self, call):
+        return torch_ops.run_forward(call._replace(spec=call.spec._replace(backend=self.backend)))
+
+    def backward(self, call, *rest):
+        return torch_ops.run_backward(call._replace(spec=call.spec._replace(backend=self.backend)), *rest)
+
+
+@pytest.mark.parametrize("what", ["whole", "masked", "packed"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("angles", [False, True])
+def test_plain_both_ways(short_chunks, what, relu, angles):
+    options = NOTHING | WHAT[what] | BOTH_WAYS
+    within(compare(Registered("plain"), relu=relu, angles=angles, dtype=torch.float64, **options), 1e-12)
+
+
+@needs_native
+@pytest.mark.parametrize("what", ["whole", "masked", "packed"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("angles", [False, True])
+def test_native_both_ways(in_nan, instructions, what, relu, angles):
+    options = NOTHING | WHAT[what] | BOTH_WAYS
+    within(compare(Registered("native"), relu=relu, angles=angles, place=in_nan, **options), 2e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("dtype", "limit", "sizes"), EVEN)
+def test_native_both_ways_by_widths_and_dtypes(in_nan, instructions, masked, dtype, limit, sizes):
+    options = NOTHING | BOTH_WAYS | {"masked": masked, "dtype": dtype, "sizes": sizes, "place": in_nan}
+    within(compare(Registered("native"), relu=True, angles=True, **options), limit, of_sums=2e-6)
+
+
+@needs_native
+@pytest.mark.parametrize(("normaliser", "eps"), NORMALISERS)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3)])
+def test_native_both_ways_with_other_normalisers(in_nan, normaliser, eps, dtype, limit):
+    options = NOTHING | BOTH_WAYS | {"normaliser": normaliser, "eps": eps, "dtype": dtype, "masked": True}
+    within(compare(Registered("native"), relu=True, angles=True, place=in_nan, **options), limit, of_sums=2e-6)
 
 
 @needs_native

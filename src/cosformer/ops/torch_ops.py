@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from cosformer.ops import two_sided
+from cosformer.ops import native, two_sided
 from cosformer.ops.backends import KERNELS
 from cosformer.ops.checks import check_bounds, check_room
 from cosformer.ops.dense import dense_forward, dense_state, hide, packed_lengths
@@ -39,16 +39,16 @@ def linear_kernel(call: Call, start: Tensor | None, *, direct: bool) -> tuple[Te
 
 def run_forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     kernel = KERNELS[call.spec.backend]
-    if call.decay is None or call.spec.causal:
-        return kernel.forward(call)
-    return two_sided.forward(kernel, call)
+    if two_sided.looks_both_ways(call) and kernel is not native:
+        return two_sided.forward(kernel, call)
+    return kernel.forward(call)
 
 
 def run_backward(call: Call, *gradients_and_results: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     kernel = KERNELS[call.spec.backend]
-    if call.decay is None or call.spec.causal:
-        return kernel.backward(call, *gradients_and_results)
-    return two_sided.backward(kernel, call, *gradients_and_results)
+    if two_sided.looks_both_ways(call) and kernel is not native:
+        return two_sided.backward(kernel, call, *gradients_and_results)
+    return kernel.backward(call, *gradients_and_results)
 
 
 def needs_gradients(*tensors: Tensor | None) -> bool:

@@ -1,9 +1,10 @@
 """Decay without causality: half of the channels look left, the other half right, by two causal sweeps of a linear
 kernel.
 
-The sweep to the right goes over the flipped sequence. Both give sums that are not divided yet; numerators and row sums
-of both are added before the one division, so the backward pass of each sweep is the kernel's own with the whole output
-and the whole row sums.
+The sweep to the right goes over the sequence from its end. Both give sums that are not divided yet; numerators and row
+sums of both are added before the one division, so the backward pass of each sweep is the kernel's own with the whole
+output and the whole row sums. The native kernels read a sequence backwards and add in place; here the others do with
+copies.
 """
 
 from types import ModuleType
@@ -14,6 +15,26 @@ from torch import Tensor
 
 from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import Call, accumulator, new_output
+
+
+def looks_both_ways(call: Call) -> bool:
+    return call.decay is not None and not call.spec.causal
+
+
+def sweeps(call: Call) -> tuple[Call, Call]:
+    """The causal calls of the channels that look left, and of those that look right.
+
+    The second reads q, k and v from the last row to the first: mask and bounds are in this order, and the tensors, of
+    which both have views, are not yet.
+    """
+    q, k, v, _, _, mask, cu_seqlens, decay, spec = call
+    assert decay is not None
+    half = q.shape[3] // 2
+    spec = spec._replace(causal=True)
+    left = Call(q[..., :half], k[..., :half], v, None, None, mask, cu_seqlens, decay[:, :half].contiguous(), spec)
+    mask = None if mask is None else mask.flip(1)
+    bounds = None if cu_seqlens is None else cu_seqlens[-1] - cu_seqlens.flip(0)
+    return left, Call(q[..., half:], k[..., half:], v, None, None, mask, bounds, decay[:, half:].contiguous(), spec)
 
 
 def forward(kernel: ModuleType, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,17 +72,11 @@ def _sums(kernel: ModuleType, call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _sweeps(call: Call) -> tuple[Call, Call]:
-    """The causal calls of the channels that look left, and of those that look right over the flipped sequence."""
-    q, k, v, _, _, mask, cu_seqlens, decay, spec = call
-    assert decay is not None
-    q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))  # sums of a half would lose what the other cancels
-    half = q.shape[3] // 2
-    causal = spec._replace(causal=True)
-    left = Call(q[..., :half], k[..., :half], v, None, None, mask, cu_seqlens, decay[:, :half].contiguous(), causal)
-    q, k, v = q[..., half:].flip(2), k[..., half:].flip(2), v.flip(2)
-    mask = None if mask is None else mask.flip(1)
-    ends = None if cu_seqlens is None else cu_seqlens[-1] - cu_seqlens.flip(0)
-    return left, Call(q, k, v, None, None, mask, ends, decay[:, half:].contiguous(), causal)
+    """The sweeps of a call, as calls that any kernel takes."""
+    q, k, v = (x.to(accumulator(x.dtype)) for x in call[:3])  # sums of a half would lose what the other cancels
+    left, right = sweeps(call._replace(q=q, k=k, v=v))
+    q, k, v = (x.flip(2) for x in right[:3])
+    return left, right._replace(q=q, k=k, v=v)
 
 
 def _no_state(call: Call) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,13 @@
 the operator has checked shapes and values. float32 and bfloat16 on the CPU; sums, denominators and states are float32.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cosformer.ops import two_sided
 from cosformer.ops.native import memory
 from cosformer.ops.native.library import CALL, DTYPES, NORMALISERS, find, loaded
 from cosformer.ops.spec import AttentionSpec, Call
@@ -59,23 +61,46 @@ def why_not(*tensors: Tensor) -> str:
 def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``out [B,H,N,E]``, row sums ``den [B,H,N]``, and the state ``kv [B,Hk,F,E]``, ``z [B,Hk,F]`` after the keys.
 
-    Packed sequences leave a state of zeros.
+    Packed sequences leave a state of zeros, and so do decays without causality.
     """
+    (b, h, n, _), e = call.q.shape, call.v.shape[3]
+    out = memory.empty((b, h, n, e), call.v.dtype)
+    if two_sided.looks_both_ways(call):
+        den = _forward_both(call, out)
+        return out, den, *(torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
+    return out, *_forward(call, out)
+
+
+def _forward(
+    call: Call, out: Tensor, sums: Tensor | None = None, sums_den: Tensor | None = None, *, reverse: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``out`` is filled; the row sums and the state. ``sums``, ``sums_den``: those of a first call, to be added."""
     q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
     library = loaded()
-    b, h, n, _ = q.shape
-    hk, e = k.shape[1], v.shape[3]
-    features = k.shape[3] * (2 if p.k_len else 1)
     q, k, v, kv, z = _rows(q), _rows(k), _rows(v), _plain(kv), _plain(z)
     decay = _plain(decay)
     key_mask = None if key_mask is None else key_mask.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
-    out = memory.empty((b, h, n, e), v.dtype)
-    den = torch.empty((b, h, n), **_SUMS)
+    den = torch.empty(q.shape[:3], **_SUMS)
     make = torch.empty if cu_seqlens is None else torch.zeros
-    kv_next, z_next = make((b, hk, features, e), **_SUMS), make((b, hk, features), **_SUMS)
-    check_status(library.forward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)))
-    return out, den, kv_next, z_next
+    kv_next, z_next = (make(shape, **_SUMS) for shape in _state_shapes(call))
+    tensors = (q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)
+    check_status(library.forward(_call(*tensors, sums=sums, sums_den=sums_den, reverse=reverse)))
+    return den, kv_next, z_next
+
+
+def _forward_both(call: Call, out: Tensor) -> Tensor:
+    """``out`` is filled; the row sums. The second of two sweeps adds the sums of the first, and divides."""
+    left, right = two_sided.sweeps(call._replace(v=_rows(call.v)))
+    sums = out if out.dtype == torch.float32 else memory.empty(out.shape, torch.float32)
+    den, *_ = _forward(left._replace(spec=left.spec._replace(normaliser="none")), sums)
+    return _forward(right, out, sums, den.flip(2), reverse=True)[0].flip(2)
+
+
+def _state_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    b, hk, _, d = call.k.shape
+    features = d * (2 if call.spec.k_len else 1)
+    return (b, hk, features, call.v.shape[3]), (b, hk, features)
 
 
 def backward(
@@ -94,34 +119,72 @@ def backward(
     ``den`` may also be those of several causal calls that share one division; in bfloat16 ``out`` is not read, being
     rounded.
     """
-    q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
-    library = loaded()
-    features = k.shape[3] * (2 if p.k_len else 1)
-    dq, dk, dv = (memory.empty_like(x) for x in (q, k, v))
-    state = (*k.shape[:2], features)
-    dkv, dz = torch.empty((*state, v.shape[3]), **_SUMS), torch.empty(state, **_SUMS)
-    if cu_seqlens is not None:
-        kv_next = z_next = None
-        dkv.zero_()
-        dz.zero_()
-        cu_seqlens = cu_seqlens.to("cpu", torch.int64).contiguous()
-    q, k, v, g_out, kv, z, g_kv, g_z = _rows(q), _rows(k), _rows(v), _rows(g_out), *map(_plain, (kv, z, g_kv, g_z))
-    decay = _plain(decay)
-    key_mask = None if key_mask is None else key_mask.contiguous()
-    out, den, kv_next, z_next = out.contiguous(), den.contiguous(), _plain(kv_next), _plain(z_next)
+    dq, dk, dv = (memory.empty_like(x) for x in call[:3])
     results = [
         x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype, device="cpu")
         for x in (dq, dk, dv)
     ]
-    work = torch.empty_like(den)
-    more = _gradients(g_out, g_kv, g_z, results, dkv, dz, work)
-    check_status(
-        library.backward(_call(q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p, more))
-    )
+    if two_sided.looks_both_ways(call):
+        _backward_both(call, g_out, out, den, results)
+        dkv, dz = (torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
+    else:
+        _, dkv, dz = _backward(call, g_out, out, den, results, g_state=(g_kv, g_z), state_next=(kv_next, z_next))
     for wanted, got in zip((dq, dk, dv), results, strict=True):
         if wanted is not got:
             wanted.copy_(got)
     return dq, dk, dv, dkv, dz
+
+
+_NO_STATE = (None, None)
+
+
+def _backward(
+    call: Call,
+    g_out: Tensor,
+    out: Tensor,
+    den: Tensor,
+    results: Sequence[Tensor],
+    *,
+    g_state: tuple[Tensor | None, Tensor | None] = _NO_STATE,
+    state_next: tuple[Tensor | None, Tensor | None] = _NO_STATE,
+    sums: Tensor | None = None,
+    g_den: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``results``, of q, k and v, are filled; the gradients of the row sums and of the incoming state.
+
+    ``sums``, ``g_den``: the dv of a first call, to be added, and its gradients of the row sums.
+    """
+    q, k, v, kv, z, key_mask, cu_seqlens, decay, p = call
+    library = loaded()
+    dkv, dz = (torch.empty(shape, **_SUMS) for shape in _state_shapes(call))
+    if cu_seqlens is not None:
+        state_next = _NO_STATE
+        dkv.zero_()
+        dz.zero_()
+        cu_seqlens = cu_seqlens.to("cpu", torch.int64).contiguous()
+    q, k, v, g_out = _rows(q), _rows(k), _rows(v), _rows(g_out)
+    kv, z, g_kv, g_z, kv_next, z_next, decay = map(_plain, (kv, z, *g_state, *state_next, decay))
+    key_mask = None if key_mask is None else key_mask.contiguous()
+    out, den = out.contiguous(), den.contiguous()
+    g_den = torch.empty_like(den) if g_den is None else g_den
+    more = _gradients(g_out, g_kv, g_z, results, dkv, dz, g_den)
+    tensors = (q, k, v, kv, z, key_mask, cu_seqlens, decay, out, den, kv_next, z_next, p)
+    check_status(library.backward(_call(*tensors, more, sums=sums, reverse=reverse, out_dtype=results[2].dtype)))
+    return g_den, dkv, dz
+
+
+def _backward_both(call: Call, g_out: Tensor, out: Tensor, den: Tensor, results: Sequence[Tensor]) -> None:
+    if out.dtype != torch.float32:  # a rounded output would put its error into every gradient
+        out = memory.empty(out.shape, torch.float32)
+        _forward_both(call, out)
+    call, g_out = call._replace(v=_rows(call.v)), _rows(g_out)  # both sweeps read them
+    (dq, dk, dv), half = results, call.q.shape[3] // 2
+    sums = dv if dv.dtype == torch.float32 else memory.empty(dv.shape, torch.float32)
+    left, right = two_sided.sweeps(call)
+    g_den, *_ = _backward(left, g_out, out, den, (dq[..., :half], dk[..., :half], sums))
+    rest = (dq[..., half:], dk[..., half:], dv)
+    _backward(right, g_out, out, den.flip(2), rest, sums=sums, g_den=g_den.flip(2), reverse=True)
 
 
 def fits_dense(call: Call) -> bool:
@@ -187,7 +250,7 @@ def _at(x: Tensor | None) -> int:
 
 
 def _gradients(
-    g_out: Tensor, g_kv: Tensor | None, g_z: Tensor | None, results: list[Tensor], dkv: Tensor, dz: Tensor, b: Tensor
+    g_out: Tensor, g_kv: Tensor | None, g_z: Tensor | None, results: Sequence[Tensor], dkv: Tensor, dz: Tensor, b: Tensor
 ) -> tuple[int, ...]:
     """The part of the call record that only backward reads."""
     strides = [s for x in results for s in x.stride()[:3]]
@@ -213,17 +276,23 @@ def _call(
     z_next: Tensor | None,
     p: AttentionSpec,
     gradients: tuple[int, ...] = _NO_GRADIENTS,
+    *,
+    sums: Tensor | None = None,
+    sums_den: Tensor | None = None,
+    reverse: bool = False,
+    out_dtype: torch.dtype | None = None,
 ) -> bytes:
-    """The call record of cosformer.h."""
-    assert decay is None or p.causal  # ops composes the other from causal calls
+    """The call record of cosformer.h; ``out_dtype``: if not that of ``out``, which then is not read."""
+    assert decay is None or p.causal
     b, h, n, d = q.shape
     _, hk, s, e = v.shape
     qs, ks, vs = q.stride(), k.stride(), v.stride()
     # fmt: off
     return CALL.pack(
         b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
-        *qs[:3], *ks[:3], *vs[:3], 1 if cu_seqlens is None else cu_seqlens.numel() - 1,
-        torch.get_num_threads(), p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z),
-        _at(key_mask), _at(cu_seqlens), _at(decay), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+        *qs[:3], *ks[:3], *vs[:3], *out.stride()[:3], *((0, 0, 0) if sums is None else sums.stride()[:3]),
+        1 if cu_seqlens is None else cu_seqlens.numel() - 1, torch.get_num_threads(), DTYPES[out_dtype or out.dtype], reverse,
+        p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z), _at(key_mask), _at(cu_seqlens),
+        _at(decay), _at(sums), _at(sums_den), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
     )
     # fmt: on

@@ -64,8 +64,19 @@ static call_t with_addresses(const call_t *call, int writes_state) {
     return own;
 }
 
+/* Rows from the last to the first. */
+static void reverse(call_t *call) {
+    int64_t size = call->dtype == F32 ? 4 : 2, out_size = call->out_dtype == F32 ? 4 : 2;
+#define REVERSE(data, strides, size) (call->data += (call->N - 1) * call->strides[2] * (size), call->strides[2] *= -1)
+    REVERSE(q, qs, size), REVERSE(k, ks, size), REVERSE(v, vs, size), REVERSE(out, os, out_size);
+    REVERSE(g_out, gs, size), REVERSE(dq, dqs, size), REVERSE(dk, dks, size), REVERSE(dv, dvs, out_size);
+    if (call->sums) REVERSE(sums, ss, 1);
+#undef REVERSE
+}
+
 static int run(int (*kernel)(const call_t *), const call_t *call, int writes_state) {
     call_t own = with_addresses(call, writes_state);
+    if (own.reversed && own.N) reverse(&own);
     return kernel(&own);
 }
 
@@ -80,9 +91,10 @@ EXPORT int cosformer_token(const token_t *token) {
     if (seen >= token->max_len) return 3;
     call_t call = {.B = token->B, .H = token->H, .Hk = token->Hk, .N = 1, .S = 1, .D = D, .E = E, .dtype = token->dtype,
                    .relu = 1, .causal = 1, .q_len = token->max_len, .k_len = token->max_len, .eps = token->eps,
-                   .qs = {token->H * D, D, D}, .ks = {token->Hk * D, D, D}, .vs = {token->Hk * E, E, E}, .sequences = 1,
-                   .threads = token->threads, .q_first = seen, .k_first = seen, .q = token->q, .k = token->k, .v = token->v,
-                   .kv = token->kv, .z = token->z, .decay = token->decay, .out = token->out, .kv_next = token->kv_next,
+                   .qs = {token->H * D, D, D}, .ks = {token->Hk * D, D, D}, .vs = {token->Hk * E, E, E},
+                   .os = {token->H * E, E, E}, .sequences = 1, .threads = token->threads, .out_dtype = token->dtype,
+                   .q_first = seen, .k_first = seen, .q = token->q, .k = token->k, .v = token->v, .kv = token->kv,
+                   .z = token->z, .decay = token->decay, .out = token->out, .kv_next = token->kv_next,
                    .z_next = token->z_next};
     *token->position_next = seen + 1;
     return cosformer_step(&call);

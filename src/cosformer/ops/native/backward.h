@@ -3,8 +3,8 @@
  * With g = dL/dnumerator (E wide) and b = dL/ddenominator of every query, phi the features:
  *   dq   from the sum of phi(k) v^T over the keys a query sees       ("dq" below; kept transposed: rows are channels of v)
  *   dk, dv from R = sum of phi(q) [g, b]^T over the queries that see a key
- * float32 takes b from the saved output, b = -(g . out). A rounded output would spoil it, so bfloat16 finds g . numerator as
- * q' . dq (the part of dq that comes from the numerator), and its dq pass comes first. */
+ * An output in float32 gives b = -(g . out). A rounded one would spoil it, so there g . numerator is found as q' . dq (the
+ * part of dq that comes from the numerator), and the dq pass comes first. */
 
 typedef struct {
     /* of a chunk of keys */
@@ -60,8 +60,9 @@ static const uint8_t *mask_of(const call_t *call, head_t at, long first) {
 
 /* ---- dq ---- */
 
-/* Whether b is found by the dq pass (else it comes from the saved output, before). Without causality dq comes first anyway. */
-static int finds_b(const call_t *call) { return !call->causal || call->dtype != F32; }
+/* Whether b is found by the dq pass (else it comes from the saved output, before, or is given). Without causality dq comes
+ * first anyway. */
+static int finds_b(const call_t *call) { return !call->causal || (call->out_dtype != F32 && !call->sums); }
 
 /* Columns of the values in the dq pass: where b is known it is one more, beside a column of ones in v, and the normaliser
  * one more row of the sums. */
@@ -202,14 +203,15 @@ static void queries_dq(const plan_t *plan, chunk_t *chunk, const sums_t *sums, h
     rows_t dq = rows_of(plan, call->dq, call->dqs, at.b, h, at.row + first);
     factors_t by = query_factors(&plan->decay, at.hk);
     int direct = !finds_b(call) && !by.rows && plan->D % 16 == 0;
-    target_t to = direct ? target_of(plan, dq, d0) : (target_t){.data = (char *)(chunk->dx + d0 * 16), .ld = plan->ldx};
+    target_t to = direct ? target_of(dq, d0, call->dtype) : (target_t){.data = (char *)(chunk->dx + d0 * 16), .ld = plan->ldx};
     if (!finds_b(call) && call->relu) to.gate = chunk->qx + d0 * 16, to.ldg = plan->ldx;
     rows_t next = rows_of(plan, call->q, call->qs, at.b, h, at.row + first + n);
     rows_t grad = rows_of(plan, call->g_out, call->gs, at.b, h, at.row + first + n);
     combine(to, n, d1 - d0, terms, count, ahead_of(plan, next, grad, least(plan->chunk, at.n - first - n)));
     if (finds_b(call)) finish_dq(plan, chunk, sums, dq, by, (at.b * call->H + h) * call->N + at.row + first, n);
     else if (by.rows) decay_rows(chunk->dx, plan->ldx, by, d0, d1, n);
-    if (!finds_b(call) && !direct) store_rows(plan, dq, chunk->dx + d0 * 16, plan->ldx, d0 * 16, least(plan->D, d1 * 16), n);
+    if (!finds_b(call) && !direct)
+        store_rows(dq, call->dtype, chunk->dx + d0 * 16, plan->ldx, d0 * 16, least(plan->D, d1 * 16), n);
 }
 
 /* The causal dq of one head, channels of panels d0 to d1. */
@@ -322,11 +324,11 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
     ahead_t keys = ahead_of(plan, key, value, with_queries ? least(plan->chunk, first) : least(plan->chunk, at.s - first - n));
     for_dk[count] = (term_t){chunk->pairs, plan->chunk, chunk->qp, panel, 16, n, UPPER};
     rows_t dk = rows_of(plan, call->dk, call->dks, at.b, at.hk, at.row + first);
-    rows_t dv = rows_of(plan, call->dv, call->dvs, at.b, at.hk, at.row + first);
+    rows_t dv = rows_as(call->out_dtype, call->dv, call->dvs, at.b, at.hk, at.row + first);
     int alone = !mask && !(with_queries && plan->groups > 1); /* sums are final, and none of their rows is left out */
     int direct_k = alone && !by.rows && plan->D % 16 == 0, direct_v = alone && plan->E % 16 == 0;
-    target_t to_k = direct_k ? target_of(plan, dk, 0) : (target_t){.data = (char *)chunk->dx, .ld = plan->ldx};
-    target_t to_v = direct_v ? target_of(plan, dv, 0) : (target_t){.data = (char *)chunk->dv, .ld = plan->lde};
+    target_t to_k = direct_k ? target_of(dk, 0, call->dtype) : (target_t){.data = (char *)chunk->dx, .ld = plan->ldx};
+    target_t to_v = direct_v ? target_of(dv, 0, call->out_dtype) : (target_t){.data = (char *)chunk->dv, .ld = plan->lde};
     const float *gate = call->relu ? chunk->kx : NULL; /* of the final sums */
     to_k.ldg = plan->ldx;
     if (!with_queries) {
@@ -347,7 +349,13 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
         rows_t q = rows_of(plan, call->q, call->qs, at.b, h, at.row + query - plan->chunk);
         rows_t grad = rows_of(plan, call->g_out, call->gs, at.b, h, at.row + query - plan->chunk);
         ahead_t queries = ahead_of(plan, q, grad, least(plan->chunk, query));
-        to_k.add = to_v.add = g > 0;
+        if (g) {
+            to_k.add = (float *)to_k.data, to_v.add = (float *)to_v.data;
+            to_k.ld_add = to_k.ld, to_v.ld_add = to_v.ld;
+        } else if (call->sums) {
+            rows_t sums_v = rows_as(F32, (const char *)call->sums, call->ss, at.b, at.hk, at.row + first);
+            add_sums(&to_v, direct_v, sums_v, 0, plan->E, n);
+        }
         to_k.gate = g + 1 == plan->groups ? gate : NULL;
         combine(to_k, n, plan->nd, for_dk + skip_k, count + 1 - skip_k, keys);
         combine(to_v, n, plan->ne, for_dv + skip_v, 2 - skip_v, queries);
@@ -359,8 +367,8 @@ static void keys_dkv(const plan_t *plan, chunk_t *chunk, sums_t *sums, head_t at
             memset(chunk->dv + r * plan->lde, 0, 4 * (size_t)plan->Ep);
         }
     if (by.rows) decay_rows(chunk->dx, plan->ldx, by, 0, plan->nd, n);
-    if (!direct_k) store_rows(plan, dk, chunk->dx, plan->ldx, 0, plan->D, n);
-    if (!direct_v) store_rows(plan, dv, chunk->dv, plan->lde, 0, plan->E, n);
+    if (!direct_k) store_rows(dk, call->dtype, chunk->dx, plan->ldx, 0, plan->D, n);
+    if (!direct_v) store_rows(dv, call->out_dtype, chunk->dv, plan->lde, 0, plan->E, n);
 }
 
 /* With decay, R as it is seen from position `to`; it was seen from `*from`. */

@@ -12,20 +12,26 @@ enum { F32 = 0, BF16 = 1 };
 enum { CLAMP = 0, ADD = 1, SIGNED = 2, NONE = 3 };
 
 /* One call. All members have eight bytes. `MEMBERS` in library.py lists them in this order; Python refuses a library whose
- * call_t has another size. */
+ * call_t has another size.
+ *
+ * Two causal calls may share their rows: one goes forward, the other backward (`reversed`: the last row of q, k, v, out and
+ * their gradients counts as the first; all else is given in that order). The first leaves its numerators, not divided, and
+ * its part of dv in float32; the second adds them, `sums`, to its own. */
 typedef struct {
     /* shapes and switches */
     int64_t B, H, Hk, N, S, D, E, dtype, relu, causal, normaliser, q_len, k_len;
     double eps;
-    int64_t qs[3], ks[3], vs[3]; /* strides over batch, head, position */
-    int64_t sequences;           /* 1 without cu */
+    int64_t qs[3], ks[3], vs[3], os[3], ss[3]; /* strides over batch, head, position; os: of out, ss: of sums */
+    int64_t sequences;                         /* 1 without cu */
     /* inputs */
-    int64_t threads, q_first, k_first;
+    int64_t threads, out_dtype, reversed, q_first, k_first; /* out_dtype: of out and dv */
     const char *q, *k, *v;
     const float *kv, *z; /* incoming state, contiguous, or NULL */
     const uint8_t *mask; /* key mask [B,S], contiguous, or NULL */
     const int64_t *cu;   /* bounds of packed sequences, or NULL */
     const float *decay;  /* rates [Hk,D], contiguous, or NULL; causal calls only */
+    const float *sums;   /* of the first call, or NULL: its numerators; backward: its dv (b is given, too) */
+    const float *sums_den; /* its denominators [B,H,N] */
     /* results of forward (the last two are inputs of a non-causal backward when not NULL) */
     char *out;
     float *den, *kv_next, *z_next;

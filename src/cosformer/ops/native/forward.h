@@ -96,9 +96,9 @@ static void attend(const plan_t *plan, queries_t *q, const keys_t *k, const floa
     load_features(plan, q->x, q->phi, from, NULL, query_factors(&plan->decay, at.hk), q->at, n);
     if (call->causal)
         triangle(q->weights, plan->chunk, n, 0, q->x, plan->ldx, k->xt, plan->Dp * 16, plan->D, near_of(plan));
-    float *den = call->den + (at.b * call->H + h) * call->N + at.row + first;
+    long row = (at.b * call->H + h) * call->N + at.row + first;
     for (long r = 0; r < n; r++) {
-        float total = 0;
+        float total = call->sums ? call->sums_den[row + r] : 0;
         const float *phi = q->phi + r * plan->ldf, *weights = q->weights + r * plan->chunk;
         vec parts[2] = {};
         long i = 0;
@@ -110,19 +110,22 @@ static void attend(const plan_t *plan, queries_t *q, const keys_t *k, const floa
                 for (int l = 0; l < LANES; l++) parts[l % 2] += load(weights + c + l * WIDTH);
         q->inverse[r] = total + sum(parts[0] + parts[1]);
     }
-    if (e0 == 0) memcpy(den, q->inverse, 4 * (size_t)n);
+    if (e0 == 0) memcpy(call->den + row, q->inverse, 4 * (size_t)n);
     invert(call, q->inverse, n);
-    rows_t out = own_rows(plan, call->out, at.b * call->H + h, call->N, plan->E, at.row + first);
+    rows_t out = out_rows(call, at.b, h, at.row + first);
     term_t terms[2] = {{q->phi, plan->ldf, state, plan->Fr * 16, 16, plan->F, FULL},
                        {q->weights, plan->chunk, k->v, k->v_panel, k->v_row, n, LOWER}};
     int direct = plan->E % 16 == 0; /* whole vectors, straight into the tensor */
     int from_state = state != NULL, inside = call->causal != 0, count = from_state + inside;
     rows_t next = rows_of(plan, call->q, call->qs, at.b, h, at.row + first + n);
     ahead_t ahead = ahead_of(plan, next, (rows_t){0}, least(plan->chunk, at.n - first - n));
-    target_t to = direct ? target_of(plan, out, e0) : (target_t){.data = (char *)q->out, .ld = plan->lde};
+    long until = least(plan->E, e1 * 16);
+    target_t to = direct ? target_of(out, e0, call->out_dtype) : (target_t){.data = (char *)q->out, .ld = plan->lde};
+    if (call->sums)
+        add_sums(&to, direct, rows_as(F32, (const char *)call->sums, call->ss, at.b, h, at.row + first), e0 * 16, until, n);
     to.scale = q->inverse;
     combine(to, n, e1 - e0, terms + !from_state, count, ahead);
-    if (!direct) store_rows(plan, out, q->out, plan->lde, e0 * 16, least(plan->E, e1 * 16), n);
+    if (!direct) store_rows(out, call->out_dtype, q->out, plan->lde, e0 * 16, until, n);
 }
 
 static void write_state(const plan_t *plan, const float *state, const float *z, head_t at, long e0, long e1) {

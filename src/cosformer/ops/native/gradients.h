@@ -16,13 +16,13 @@ static void b_task(const void *context, int64_t task, char *scratch) {
     float *g = cut(&arena, plan->Ep), *o = cut(&arena, plan->Ep);
     long blocks = (call->N + B_ROWS - 1) / B_ROWS, head = task / blocks, first = task % blocks * B_ROWS;
     rows_t grad = rows_of(plan, call->g_out, call->gs, head / call->H, head % call->H, first);
-    rows_t out = own_rows(plan, call->out, head, call->N, plan->E, first);
+    rows_t out = out_rows(call, head / call->H, head % call->H, first);
     for (long r = 0; r < least(B_ROWS, call->N - first); r++) {
         float den = call->den[head * call->N + first + r], total;
-        if (plan->E % 16 == 0) {
+        if (plan->E % 16 == 0 && call->dtype == F32) {
             total = dot((const float *)(grad.data + r * grad.stride), (const float *)(out.data + r * out.stride), plan->E);
         } else {
-            load_row(g, grad.data + r * grad.stride, plan->E, F32), load_row(o, out.data + r * out.stride, plan->E, F32);
+            load_row(g, grad.data + r * grad.stride, plan->E, call->dtype), load_row(o, out.data + r * out.stride, plan->E, F32);
             total = dot(g, o, plan->Ep);
         }
         call->b[head * call->N + first + r] = -total / divisor(call, den) * divisor_slope(call, den);
@@ -169,7 +169,7 @@ static int run_backward(const plan_t *plan) {
         return run_tasks(causal_gradient_task, &work, heads, scratch, call->threads);
     }
     long b_tasks = call->B * call->H * ((call->N + B_ROWS - 1) / B_ROWS);
-    if (run_tasks(b_task, &work.job, b_tasks, scratch, call->threads)) return 1;
+    if (!call->sums && run_tasks(b_task, &work.job, b_tasks, scratch, call->threads)) return 1;
     work.tasks_dkv = heads;
     work.job.blocks = uneven ? least(plan->nd, 2) : 1;
     return run_tasks(causal_gradient_task, &work, heads * (1 + work.job.blocks), scratch, call->threads);

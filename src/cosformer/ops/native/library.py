@@ -13,10 +13,9 @@ NAME = "_kernels.so"  # setup.py gives it no tag of an interpreter
 # fmt: off
 MEMBERS = [
     "B", "H", "Hk", "N", "S", "D", "E", "dtype", "relu", "causal", "normaliser", "q_len", "k_len", "eps",
-    "qs[3]", "ks[3]", "vs[3]", "sequences", "threads", "q_first", "k_first", "q", "k", "v", "kv", "z", "mask", "cu",
-    "decay", "out", "den", "kv_next", "z_next", "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]",
-    "dvs[3]",
-    "dkv", "dz", "b",
+    "qs[3]", "ks[3]", "vs[3]", "os[3]", "ss[3]", "sequences", "threads", "out_dtype", "reversed", "q_first", "k_first",
+    "q", "k", "v", "kv", "z", "mask", "cu", "decay", "sums", "sums_den", "out", "den", "kv_next", "z_next",
+    "g_out", "gs[3]", "g_kv", "g_z", "dq", "dk", "dv", "dqs[3]", "dks[3]", "dvs[3]", "dkv", "dz", "b",
 ]
 #: members of token_t in the same way
 TOKEN_MEMBERS = [

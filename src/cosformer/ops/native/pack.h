@@ -76,21 +76,26 @@ typedef struct {
     long stride; /* bytes from row to row */
 } rows_t;
 
-INLINE rows_t rows_of(const plan_t *plan, const char *data, const int64_t strides[3], long b, long h, long row) {
+INLINE long size_of(int64_t dtype) { return dtype == F32 ? 4 : 2; }
+
+INLINE rows_t rows_as(int64_t dtype, const char *data, const int64_t strides[3], long b, long h, long row) {
     /* as integers: rows to be fetched ahead may lie outside, and are then not read */
-    uintptr_t offset = (uintptr_t)(b * strides[0] + h * strides[1] + row * strides[2]) * plan->size;
-    return (rows_t){(char *)((uintptr_t)data + offset), strides[2] * (long)plan->size};
+    uintptr_t offset = (uintptr_t)(b * strides[0] + h * strides[1] + row * strides[2]) * (uintptr_t)size_of(dtype);
+    return (rows_t){(char *)((uintptr_t)data + offset), strides[2] * size_of(dtype)};
 }
 
-/* Rows of a tensor we made: contiguous [B, heads, n, width]. */
-INLINE rows_t own_rows(const plan_t *plan, char *data, long head, long n, long width, long row) {
-    return (rows_t){data + (head * n + row) * width * (long)plan->size, width * (long)plan->size};
+INLINE rows_t rows_of(const plan_t *plan, const char *data, const int64_t strides[3], long b, long h, long row) {
+    return rows_as(plan->call->dtype, data, strides, b, h, row);
+}
+
+INLINE rows_t out_rows(const call_t *call, long b, long h, long row) {
+    return rows_as(call->out_dtype, call->out, call->os, b, h, row);
 }
 
 /* Results straight into a tensor, from panel e0 on; whole panels only. */
-INLINE target_t target_of(const plan_t *plan, rows_t to, long e0) {
-    long size = (long)plan->size;
-    return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = plan->call->dtype == BF16};
+INLINE target_t target_of(rows_t to, long e0, int64_t dtype) {
+    long size = size_of(dtype);
+    return (target_t){.data = to.data + e0 * 16 * size, .ld = to.stride / size, .half = dtype == BF16};
 }
 
 /* Up to `rows` rows of two tensors, to be fetched ahead; of the second none where it has no data. */
@@ -132,9 +137,17 @@ INLINE void store_row(char *to, const float *from, long n, int64_t dtype) {
 }
 
 /* Channels `from` to `until` of n rows, from floats that lie `ld` apart and start with channel `from`. */
-INLINE void store_rows(const plan_t *plan, rows_t to, const float *rows, long ld, long from, long until, long n) {
-    for (long r = 0; r < n; r++)
-        store_row(to.data + r * to.stride + from * (long)plan->size, rows + r * ld, until - from, plan->call->dtype);
+INLINE void store_rows(rows_t to, int64_t dtype, const float *rows, long ld, long from, long until, long n) {
+    for (long r = 0; r < n; r++) store_row(to.data + r * to.stride + from * size_of(dtype), rows + r * ld, until - from, dtype);
+}
+
+/* Sums of the other of two calls are added to what `to` holds, channels `from` to `until`: read as they lie, or, where they
+ * are no whole panels, by way of the rows `to` points at. */
+static void add_sums(target_t *to, int direct, rows_t sums, long from, long until, long n) {
+    to->add = direct ? (const float *)sums.data + from : (const float *)to->data;
+    to->ld_add = direct ? sums.stride / 4 : to->ld;
+    for (long r = 0; r < n && !direct; r++)
+        load_row((float *)to->data + r * to->ld, sums.data + r * sums.stride + from * 4, until - from, F32);
 }
 
 /* One vector of a row as floats. */

@@ -46,13 +46,13 @@ static void short_task(const void *context, int64_t task, char *scratch) {
         for (long c = 0; c < (call->causal ? r + 1 : s); c += WIDTH) row += load(q.weights + r * plan->chunk + c);
         q.inverse[r] = 1 / divisor(call, sum(row));
     }
-    rows_t out = own_rows(plan, call->out, at.b * call->H + h, n, plan->E, 0);
+    rows_t out = out_rows(call, at.b, h, 0);
     term_t term = {q.weights, plan->chunk, k.vp, plan->chunk * 16, 16, s, call->causal ? LOWER : FULL};
     int direct = plan->E % 16 == 0;
-    target_t to = direct ? target_of(plan, out, 0) : (target_t){.data = (char *)q.out, .ld = plan->lde};
+    target_t to = direct ? target_of(out, 0, call->out_dtype) : (target_t){.data = (char *)q.out, .ld = plan->lde};
     to.scale = q.inverse;
     combine(to, n, plan->ne, &term, 1, (ahead_t){0});
-    if (!direct) store_rows(plan, out, q.out, plan->lde, 0, plan->E, n);
+    if (!direct) store_rows(out, call->out_dtype, q.out, plan->lde, 0, plan->E, n);
 }
 
 static int dense(const call_t *call) {

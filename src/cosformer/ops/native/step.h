@@ -144,7 +144,7 @@ static void step_task(const void *context, int64_t head, char *scratch) {
         for (; f < features; f++) den += phi[f] * z_next[f];
         float inverse = 1 / divisor(call, den + sum(part));
         for (long i = 0; i < plan->Ep; i += WIDTH) store(row + i, load(row + i) * inverse);
-        store_row(own_rows(plan, call->out, head * plan->groups + g, 1, plan->E, 0).data, row, plan->E, call->dtype);
+        store_row(out_rows(call, b, hk * plan->groups + g, 0).data, row, plan->E, call->out_dtype);
     }
 #if defined(__x86_64__)
     if (step->stream) __builtin_ia32_sfence(); /* before another thread may look */

@@ -195,7 +195,8 @@ typedef struct {
     char *data;
     long ld;            /* elements from row to row */
     int half;           /* rounded to bfloat16 */
-    int add;            /* to what is there (float, whole tiles) */
+    const float *add;   /* rows that the sums are added to, or NULL */
+    long ld_add;
     const float *scale; /* of each row, or NULL */
     const float *gate;  /* rows [ldg]: zero where the gate is not above zero, or NULL */
     long ldg;
@@ -214,7 +215,8 @@ INLINE void combine_tile(int rows, int half, const target_t *to, long r0, long l
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++) sums[r][l] = load((float *)data + r * to->ld + l * WIDTH);
+            for (int l = 0; l < LANES; l++)
+                sums[r][l] = r < live ? load(to->add + (r0 + r) * to->ld_add + p * 16 + l * WIDTH) : (vec){};
     } else clear(rows, sums);
     for (int t = 0; t < count; t++) {
         const term_t *x = terms + t;
