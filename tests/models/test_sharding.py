@@ -65,7 +65,7 @@ def trained(kind: str, fields: dict[str, Any], lengths: tuple[int, ...], copies:
     """The losses of ten updates and the last weights. With ``copies`` 2 every other rank pair has half of the rows."""
     import torch.distributed as dist
 
-    kind = kind.removesuffix(CONVOLVED)
+    kind, *_ = kind.split(CONVOLVED)
     model = model_of(kind, **fields).double()
     if kind == "checkpointed":
         model.gradient_checkpointing_enable()
@@ -109,6 +109,8 @@ KINDS = {
 }
 _BOTH = {"short_convolution": 4, "output_gate": True}
 KINDS |= {kind + CONVOLVED: KINDS[kind] | _BOTH for kind in ("padded", "masked", "packed", "checkpointed")}
+_DECAYS = {"attention": "multiscale", **_BOTH}
+KINDS |= {f"{kind}{CONVOLVED} and decays": _DECAYS for kind in ("padded", "masked", "packed")}
 SHARDS = {"two": (24, 24), "uneven": (5, 43), "four": (12, 12, 12, 12), "an empty one": (20, 0, 1, 27)}
 
 
@@ -132,7 +134,7 @@ def assert_trained_alike(ranks: Ranks, kind: str, lengths: tuple[int, ...], copi
     assert losses[-1] < losses[0] - 0.1  # it has learned something, so a wrong gradient would show
 
 
-def logits(kind: str, lengths: tuple[int, ...]) -> Tensor:
+def logits(kind: str, attention: str, lengths: tuple[int, ...]) -> Tensor:
     """In a child or at home: the logits of this rank's shard, in float64."""
     import torch.distributed as dist
 
@@ -143,14 +145,17 @@ def logits(kind: str, lengths: tuple[int, ...]) -> Tensor:
         batch = {k: x if k.startswith("cu_") else x[:, ends[rank] : ends[rank + 1]] for k, x in batch.items()}
         batch["sequence_group"] = GROUPS[len(lengths)]
     with torch.no_grad():
-        return model_of(kind, **_BOTH).double().eval()(**batch).logits
+        return model_of(kind, attention=attention, **_BOTH).double().eval()(**batch).logits
 
 
 @pytest.mark.parametrize("shards", SHARDS)
 @pytest.mark.parametrize("kind", ["plain", "padded", "masked", "packed"])
-def test_logits_with_convolution_and_gate_are_those_of_the_whole(ranks: Ranks, kind: str, shards: str) -> None:
-    lengths, whole = SHARDS[shards], logits(kind, (LENGTH,))
-    found = torch.cat(results(ranks(logits, kind, lengths, ranks=len(lengths))), 1)
+@pytest.mark.parametrize("attention", ["cosformer", "multiscale"])
+def test_logits_with_convolution_and_gate_are_those_of_the_whole(
+    ranks: Ranks, attention: str, kind: str, shards: str
+) -> None:
+    lengths, whole = SHARDS[shards], logits(kind, attention, (LENGTH,))
+    found = torch.cat(results(ranks(logits, kind, attention, lengths, ranks=len(lengths))), 1)
     keep = batch_of(kind).get("attention_mask", torch.ones(whole.shape[:2])).bool()
     assert float((found - whole)[keep].abs().max()) < 1e-12
 

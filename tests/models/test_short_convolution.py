@@ -103,7 +103,7 @@ def test_the_cache_has_one_size_with_the_last_tokens_in_it(config, ids):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("attention", ["cosformer", "softmax", "local", ["cosformer", "softmax"]])
+@pytest.mark.parametrize("attention", ["cosformer", "multiscale", "softmax", "local", ["cosformer", "softmax"]])
 def test_tokens_are_taken_back(attention, config, ids, relative):
     model = mixing(CosformerForCausalLM(config(attention=attention, is_decoder=True, **BOTH)))
     x, mask = padded_left(ids)
@@ -141,7 +141,7 @@ def test_the_record_does_not_grow(config, ids):
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("attention", ["cosformer", "softmax", ["local", "linear"]])
+@pytest.mark.parametrize("attention", ["cosformer", "multiscale", "softmax", ["local", "linear"]])
 @pytest.mark.parametrize("mode", [{}, {"num_beams": 3}, {"prefill_chunk_size": 3}])
 def test_generation_from_states_is_that_of_the_whole(attention, mode, config, ids):
     model = mixing(CosformerForCausalLM(config(attention=attention, is_decoder=True, **BOTH)))
@@ -165,7 +165,7 @@ def test_assisted_and_lookup_decoding_write_the_greedy_text(attention, config, i
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("attention", ["cosformer", "softmax"])
+@pytest.mark.parametrize("attention", ["cosformer", "multiscale", "softmax"])
 def test_packed_sequences_do_not_leak(attention, causal, config, ids, relative):
     model = mixing(CosformerModel(config(attention=attention, is_decoder=causal, **BOTH)))
     lengths, x = (7, 12, 1, 2, 9), ids(1, 31)

@@ -152,7 +152,12 @@ def test_a_signal_saves_and_ends_cleanly(small, start, tmp_path, number) -> None
     assert 10 <= status["steps_done"] < 300
 
 
-@pytest.mark.parametrize("model", [{}, {"short_convolution": 4, "output_gate": True}], ids=["plain", "convolution"])
+BOTH = {"short_convolution": 4, "output_gate": True}
+
+
+@pytest.mark.parametrize(
+    "model", [{}, BOTH, {"attention": "multiscale", **BOTH}], ids=["plain", "convolution", "convolution and decays"]
+)
 def test_stopped_and_resumed_equals_the_uninterrupted_run(small, tmp_path, metric_lines, monkeypatch, model) -> None:
     """The same, in one process: the signal arrives at update 7, between two log lines."""
     from cosformer.train.callbacks import StopOnSignal

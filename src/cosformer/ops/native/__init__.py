@@ -250,12 +250,18 @@ def _at(x: Tensor | None) -> int:
 
 
 def _gradients(
-    g_out: Tensor, g_kv: Tensor | None, g_z: Tensor | None, results: Sequence[Tensor], dkv: Tensor, dz: Tensor, b: Tensor
+    g_out: Tensor,
+    g_kv: Tensor | None,
+    g_z: Tensor | None,
+    results: Sequence[Tensor],
+    dkv: Tensor,
+    dz: Tensor,
+    b: Tensor,
 ) -> tuple[int, ...]:
     """The part of the call record that only backward reads."""
     strides = [s for x in results for s in x.stride()[:3]]
     pointers = [x.data_ptr() for x in results]
-    return (_at(g_out), *g_out.stride()[:3], _at(g_kv), _at(g_z), *pointers, *strides, _at(dkv), _at(dz), _at(b))
+    return (_at(g_out), *g_out.stride()[:3], _at(g_kv), _at(g_z), *pointers, *strides, _at(dkv), _at(dz), _at(g_den))
 
 
 _NO_GRADIENTS = (0,) * 21
@@ -291,8 +297,9 @@ def _call(
     return CALL.pack(
         b, h, hk, n, s, d, e, DTYPES[v.dtype], p.relu, p.causal, NORMALISERS[p.normaliser], p.q_len, p.k_len, p.eps,
         *qs[:3], *ks[:3], *vs[:3], *out.stride()[:3], *((0, 0, 0) if sums is None else sums.stride()[:3]),
-        1 if cu_seqlens is None else cu_seqlens.numel() - 1, torch.get_num_threads(), DTYPES[out_dtype or out.dtype], reverse,
-        p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z), _at(key_mask), _at(cu_seqlens),
-        _at(decay), _at(sums), _at(sums_den), out.data_ptr(), _at(den), _at(kv_next), _at(z_next), *gradients,
+        1 if cu_seqlens is None else cu_seqlens.numel() - 1, torch.get_num_threads(), DTYPES[out_dtype or out.dtype],
+        reverse, p.q_first, p.k_first, q.data_ptr(), k.data_ptr(), v.data_ptr(), _at(kv), _at(z), _at(key_mask),
+        _at(cu_seqlens), _at(decay), _at(sums), _at(sums_den), out.data_ptr(), _at(den), _at(kv_next), _at(z_next),
+        *gradients,
     )
     # fmt: on
