@@ -256,7 +256,7 @@ def _gradients(
     results: Sequence[Tensor],
     dkv: Tensor,
     dz: Tensor,
-    b: Tensor,
+    g_den: Tensor,
 ) -> tuple[int, ...]:
     """The part of the call record that only backward reads."""
     strides = [s for x in results for s in x.stride()[:3]]
