@@ -111,10 +111,10 @@ def test_lower_precision_stays_close(causal, dtype):
     assert ((out.double() - expected).abs() <= limit * v.double().abs().max()).all()
 
 
-@pytest.mark.parametrize("n", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("n", "limit"), [(100_000, 2e-6), pytest.param(1_000_000, 1e-5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cosine", [False, True])
-def test_the_last_rows_of_a_long_sequence(n, cosine):
-    """Slow rates must not drift over thousands of chunks."""
+def test_the_last_rows_of_a_long_sequence(n, limit, cosine):
+    """Slow rates must not drift over thousands of chunks; rounding errors of a state grow with the square root."""
     decay = torch.tensor([[0.0, 1e-6, 1e-5, 1e-4, 1e-2, 4.0]])
     q, k, v = (torch.rand(1, 1, n, 6) for _ in range(3))
     if cosine:
@@ -122,7 +122,7 @@ def test_the_last_rows_of_a_long_sequence(n, cosine):
     else:
         out = linear_attention(q, k, v, causal=True, decay=decay)[:, :, -2:]
     expected = write_out(q[:, :, -2:], k, v, decay, causal=True, max_len=n * cosine)
-    assert (out.double() - expected).abs().max() <= 2e-6
+    assert (out.double() - expected).abs().max() <= limit
 
 
 @pytest.mark.slow
