@@ -67,7 +67,8 @@ def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = memory.empty((b, h, n, e), call.v.dtype)
     if two_sided.looks_both_ways(call):
         den = _forward_both(call, out)
-        return out, den, *(torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
+        kv_next, z_next = (torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
+        return out, den, kv_next, z_next
     return out, *_forward(call, out)
 
 
