@@ -10,11 +10,13 @@ from benchmarks.__main__ import main as project_main
 from cosformer.bench import attention, generate, gpu, long, measure, reading
 from cosformer.bench.runner import tables
 from cosformer.bench.steps import language_model
+from cosformer.bench.tokens import weight_bytes
 from cosformer.cli import main
 from cosformer.extras import MissingExtra
 from cosformer.ops import native as kernels
 from cosformer.report.measurements import read_results
 from tools import gpu_predictions
+from versions import traces
 
 # --- data
 
@@ -33,7 +35,7 @@ def test_states_are_measured_and_shown(monkeypatch, tmp_path):
     monkeypatch.setattr(generate, "SIZES", generate.SMALL)
     target = tmp_path / "generate.json"
     words = ["--lengths", "16,64", "--tokens", "0", "--repeats", "2", "--threads", "1", "--json", str(target)]
-    assert main(["bench", "generate", *words]) == 0
+    assert main(["bench", "generate", *words, "--batches", "", "--contexts", ""]) == 0
     found = read_results(target)
     assert [(m.kind, m.length) for m in found.measurements] == [
         ("step", 16),
@@ -47,6 +49,43 @@ def test_states_are_measured_and_shown(monkeypatch, tmp_path):
     assert [row[0] for row in tables(found)[0].rows] == ["16", "64"]
 
 
+@traces
+def test_tokens_are_measured_against_one_reading_of_the_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(generate, "WIDTH", 24)
+    monkeypatch.setattr(generate, "HEADS", 2)
+    target = tmp_path / "generate.json"
+    words = ["--lengths", "", "--tokens", "0", "--repeats", "2", "--threads", "1", "--json", str(target)]
+    words += ["--batches", "1,2", "--contexts", "16,64", "--layers", "1"]
+    assert main(["bench", "generate", *words]) == 0
+    found = read_results(target)
+    rows = found.find(kind="token")
+    assert [(m.attention, m.variant, m.batch) for m in rows] == [
+        ("cosformer", "eager", 1),
+        ("cosformer", "eager", 2),
+        ("cosformer", "compiled", 1),
+        (generate.SOFTMAX, "eager", 1),
+        (generate.SOFTMAX, "eager", 2),
+        (generate.MAMBA, "eager", 1),
+        (generate.MAMBA, "eager", 2),
+    ]
+    assert all(m.value > 0 and m.milliseconds > 0 and m.baseline_milliseconds > 0 for m in rows)
+    (context,) = found.find(kind="token after a context")
+    assert context.length == 64 and context.baseline == "after 16"
+    table = tables(found)[0]
+    assert [row[:3] for row in table.rows][:2] == [["cosformer", "eager", "1"], ["cosformer", "eager", "2"]]
+    assert table.rows[0][4] == f"{1e3 / rows[0].milliseconds:,.0f}"
+
+
+def test_bytes_of_a_token_leave_out_tables_that_are_only_looked_up():
+    def sizes(**fields):
+        made = language_model("cosformer", 128, width=16, layers=1, heads=2, vocab_size=100, **fields)
+        return sum(x.nbytes for x in made.parameters()) - weight_bytes(made)
+
+    assert sizes(position_embedding_type="sinusoidal") == 0  # the table of tokens is the output's, too
+    assert sizes(position_embedding_type="learned") == 4 * 128 * 16
+    assert sizes(position_embedding_type="sinusoidal", tie_word_embeddings=False) == 4 * 100 * 16
+
+
 def test_a_token_is_timed_against_the_model_it_was_made_of(tmp_path, capsys):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -56,16 +95,21 @@ def test_a_token_is_timed_against_the_model_it_was_made_of(tmp_path, capsys):
     words = ["bench", "decode", *places, "--lengths", "16,64", "--repeats", "2", "--threads", "1"]
     assert main([*words, "--json", str(target)]) == 0
     found = read_results(target)
-    assert [(m.kind, m.attention, m.baseline) for m in found.measurements] == [
+    generated = [m.attention for m in found.find(kind="token")]
+    assert generated == ["stock", "ours"]
+    assert [(m.kind, m.attention, m.baseline) for m in found.measurements[4:]] == [
         (kind, "ours", "stock") for _ in range(2) for kind in ("step", "state")
     ]
     short, longer = found.find(kind="state")
     assert longer.baseline_megabytes == 4 * short.baseline_megabytes and longer.megabytes == short.megabytes
-    (table,) = tables(found)
+    tokens, table = tables(found)
+    assert [row[0] for row in tokens.rows] == generated
     assert [row[:2] for row in table.rows] == [["16", "ours"], ["64", "ours"]]
     assert table.rows[1][-1] == f"{longer.baseline_megabytes / longer.megabytes:.2f}"
     assert main([*words, "--models", f"{tmp_path / 'ours'},{tmp_path / 'stock'}"]) == 2
     assert "same name: stock, ours, stock" in capsys.readouterr().err
+    assert main([*words, "--compiled", "theirs"]) == 2
+    assert "--compiled theirs: no such model here; known: stock, ours" in capsys.readouterr().err
 
 
 def test_step_loop_carries_one_size():

@@ -3,6 +3,7 @@
 import argparse
 import io
 import itertools
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from cosformer.commands import generate as command
 from cosformer.hf import CosformerConfig, CosformerForCausalLM, convert
+from versions import traces
 
 WORDS = ["[PAD]", "[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat"]
 SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -160,3 +162,15 @@ def test_smaller_weights(kind, saved, capsys, monkeypatch):
     monkeypatch.setattr("cosformer.hf.weights.shrink_weights", lambda model, kind: used.append(kind) or model)
     assert run(saved[1], "--prompt", "the cat", "--max-new-tokens", "3", "--weights", kind) == 0
     assert used == [kind] and capsys.readouterr().out.startswith("the cat")
+
+
+@traces
+def test_compiled_it_writes_the_same_text_and_says_how_long_it_took(saved, capsys):
+    _, where = saved
+    words = [where, "--prompt", "the cat sat", "--seed", "3", "--max-new-tokens", "20"]
+    run(*words)
+    eager = capsys.readouterr()
+    run(*words, "--compile")
+    compiled = capsys.readouterr()
+    assert compiled.out == eager.out and eager.err == ""
+    assert re.fullmatch(r"compiled in \d+\.\d s\n", compiled.err)

@@ -175,11 +175,15 @@ class Attention(nn.Module):
             got = f"{key_mask.dtype} {tuple(key_mask.shape)}"
             raise ValueError(f"key_mask is {got}; expected bool [{k.shape[0]}, {s}], True = may be attended")
 
-    def check_extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, seen: int) -> None:
-        """Raise ValueError on inputs that cannot follow ``seen`` tokens."""
+    def check_extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None) -> None:
+        """Raise ValueError on inputs that cannot follow ``state``.
+
+        A compiled step checks the length where it advances the state's position.
+        """
         if not self.causal:
             raise ValueError("extend goes from left to right; build the attention with causal=True")
         self.check(q, k, v, key_mask)
+        seen = 0 if state is None or torch.compiler.is_compiling() else state.seen
         if self.bounded and seen + q.shape[2] > self.max_len:
             way_out = "build the attention with a larger max_len"
             raise ValueError(f"{seen} + {q.shape[2]} tokens exceed max_len={self.max_len}; {way_out}")

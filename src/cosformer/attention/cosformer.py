@@ -6,8 +6,11 @@ from torch import Tensor
 
 from cosformer.attention.base import Attention, Traits
 from cosformer.ops.backends import check_backend
+from cosformer.ops.one_token import try_one_token
 from cosformer.ops.operator import cosformer_attention
 from cosformer.ops.state import LinearState
+
+EPS = 1e-6
 
 
 class Cosformer(Attention):
@@ -69,7 +72,11 @@ class Cosformer(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        if state is not None and key_mask is None and self.causal and self.backend == "auto":
+            found = try_one_token(q, k, v, state, self.max_len, None, EPS)
+            if found is not None and q.shape[1] == self.num_heads:
+                return found
+        self.check_extend(q, k, v, key_mask, state)
         return cosformer_attention(
             q,
             k,
@@ -79,5 +86,6 @@ class Cosformer(Attention):
             key_mask=key_mask,
             state=state,
             return_state=True,
+            eps=EPS,
             backend=self.backend,
         )

@@ -97,8 +97,10 @@ class FeatureMap(Attention):
 
         Random maps always use the numbers in their buffers here: every call on a sequence must use the same.
         """
-        first = 0 if state is None else state.seen
-        self.check_extend(q, k, v, key_mask, first)
+        self.check_extend(q, k, v, key_mask, state)
+        first: Any = 0
+        if state is not None:  # a compiler must not look at the value
+            first = state.position if torch.compiler.is_compiling() else state.seen
         with without_autocast(q.device):
             return self._extend(q, k, v, state, key_mask, first)
 

@@ -1,5 +1,6 @@
 """Sliding-window attention."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.attention.banded import band_attention
@@ -43,7 +44,10 @@ class Local(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, KeyValueState]:
         """The next n tokens after ``state``, the last ``window`` keys and values: (out [B,H,n,E], new state)."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        self.check_extend(q, k, v, key_mask, state)
         state = KeyValueState.extended(state, k, v, key_mask)
-        out = band_attention(q, state.k, state.v, left=self.window, right=0, key_mask=state.key_mask)
+        if q.shape[2] == 1 and state.key_mask is None and state.k.shape[2] <= self.window + 1:  # all in its window
+            out = F.scaled_dot_product_attention(q, state.k, state.v)
+        else:
+            out = band_attention(q, state.k, state.v, left=self.window, right=0, key_mask=state.key_mask)
         return out, state.last(self.window)

@@ -139,5 +139,5 @@ class Multiscale(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """The next n tokens after ``state``, whose size does not grow: (out [B,H,n,E], new state)."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        self.check_extend(q, k, v, key_mask, state)
         return self._attend(q, k, v, key_mask=key_mask, state=state, return_state=True)

@@ -56,7 +56,7 @@ def rotate(x: Tensor, first: int) -> Tensor:
     n, d = x.shape[-2:]
     # float64: a float32 angle of many turns has lost the digits of its place within the turn
     frequency = BASE ** (-torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
-    angle = torch.arange(first, first + n, dtype=torch.float64, device=x.device)[:, None] * frequency
+    angle = (torch.arange(n, dtype=torch.float64, device=x.device) + first)[:, None] * frequency
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

@@ -36,7 +36,7 @@ class Softmax(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueState | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, KeyValueState]:
         """The next n tokens after ``state``, a cache of every key and value so far: (out [B,H,n,E], new state)."""
-        self.check_extend(q, k, v, key_mask, 0 if state is None else state.seen)
+        self.check_extend(q, k, v, key_mask, state)
         state = KeyValueState.extended(state, k, v, key_mask)
         return _causal(q, state.k, state.v, state.key_mask), state
 

@@ -10,14 +10,17 @@ from cosformer import terminal
 from cosformer.bench.measure import compared, in_fresh_process, interleaved, measured, resident, spread
 from cosformer.bench.steps import language_model
 from cosformer.bench.tables import SPREAD, lengths_of, rest
+from cosformer.bench.tokens import FIRST, TOKEN, generated_tokens, token_table
 from cosformer.extras import require
 from cosformer.report.measurements import Measurement, Results, cell
 from cosformer.report.table import Table
 
-QUICK = {"lengths": (256, 1024), "tokens": 2000}
+QUICK = {"lengths": (256, 1024), "tokens": 2000, "batches": (1,), "contexts": (), "layers": 2}
 SIZES: dict[str, Any] = {"width": 512, "layers": 2, "heads": 8}
 SMALL: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2, "intermediate_size": 128}
 NAMES = ("cosformer", "softmax")
+WIDTH, HEADS, VOCABULARY = 768, 12, 4096  # of the models whose generated tokens are timed
+SOFTMAX, MAMBA = "softmax (GPT-2 of transformers)", "Mamba (of transformers)"
 Action = Callable[[], Any]
 
 
@@ -25,10 +28,19 @@ def measurements(
     *,
     lengths: Sequence[int] = (1024, 4096, 16384, 65536),
     tokens: int = 100_000,
+    batches: Sequence[int] = (1, 4),
+    contexts: Sequence[int] = (1024, 8192, 65536, 1 << 20),
+    layers: int = 12,
     repeats: int = 9,
     threads: int = 2,
 ) -> Iterator[Measurement]:
     require("hf", "transformers")
+    if batches:
+        models = {"cosformer": lambda: large(layers, 4096), SOFTMAX: lambda: gpt2(layers), MAMBA: lambda: mamba(layers)}
+        more = {"batches": batches, "repeats": repeats}
+        yield from generated_tokens(models, compiled=["cosformer"], **more)
+    if contexts:
+        yield from flat(large(layers, max(contexts) + 1), contexts, repeats=repeats)
     if lengths:
         yield from steps(lengths, repeats=repeats)
     if tokens > 0:
@@ -48,6 +60,41 @@ def steps(lengths: Sequence[int], *, repeats: int) -> Iterator[Measurement]:
     medians = [spread(samples).median for samples in alone.values()]
     m = Measurement(kind="slowest token", attention="cosformer", baseline="the fastest", unit="times", better="lower")
     yield measured(replace(m, variant=f"context {min(lengths):,} to {max(lengths):,}"), [max(medians) / min(medians)])
+
+
+def large(layers: int, max_len: int) -> Any:
+    """cosFormer with the layers' sizes of GPT-2."""
+    more = {"vocab_size": VOCABULARY, "position_embedding_type": "sinusoidal"}
+    return language_model("cosformer", max_len, width=WIDTH, layers=layers, heads=HEADS, **more).eval()
+
+
+def gpt2(layers: int) -> Any:
+    """Softmax with transformers' own cache, in layers of the same sizes."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": WIDTH, "n_layer": layers, "n_head": HEADS, "vocab_size": VOCABULARY, "n_positions": 4096}
+    return GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+
+
+def mamba(layers: int) -> Any:
+    """Two layers of Mamba have about as many weights as one of GPT-2."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(
+        MambaConfig(hidden_size=WIDTH, num_hidden_layers=2 * layers, vocab_size=VOCABULARY, pad_token_id=0)
+    ).eval()
+
+
+def flat(model: Any, contexts: Sequence[int], *, repeats: int) -> Iterator[Measurement]:
+    """Time of one token after each context, against the shortest one."""
+    actions, _ = token_steps({"cosformer": model}, contexts)
+    with torch.no_grad():
+        times = interleaved(actions, repeats=repeats)
+    shortest, *others = (f"cosformer/{n}" for n in contexts)
+    for n, key in zip(contexts[1:], others, strict=True):
+        m = Measurement(kind="token after a context", attention="cosformer", length=n, width=WIDTH, better="lower",
+                        unit="times as long", baseline=f"after {contexts[0]:,}")  # fmt: skip
+        yield compared(m, times[key], times[shortest])
 
 
 def against(
@@ -147,7 +194,7 @@ def _aged(state: Any, tokens: int) -> Any:
     from cosformer.hf.sink_window import SinkWindowState
 
     if isinstance(state, KeyValueState):
-        return KeyValueState(_random(state.k, tokens), _random(state.v, tokens), None, tokens)
+        return KeyValueState(_random(state.k, tokens), _random(state.v, tokens), None, torch.tensor(tokens))
     if isinstance(state, GatedWindowState):
         count = torch.full_like(state.count, tokens)
         return replace(state, near=_aged(state.near, tokens), far=_aged(state.far, tokens), count=count)
@@ -169,7 +216,7 @@ def _megabytes(cache: Any) -> float:
 
 def tables(results: Results) -> list[Table]:
     """Contexts down; time and state of both attentions across."""
-    shown = [*results.find(kind="step"), *results.find(kind="state")]
+    shown = [m for kind in ("step", "state", TOKEN, FIRST) for m in results.find(kind=kind)]
     rows = [[f"{n:,}", *token_cells(results, n)] for n in lengths_of(results.find(kind="state"))]
     title = (
         "One more token in a model of 2 layers of width 512, cosFormer's state against softmax's key-value cache "
@@ -177,7 +224,7 @@ def tables(results: Results) -> list[Table]:
     )
     header = ["context", "ms, cosFormer", "ms, softmax", "times faster, median of pairs"]
     header += ["MB, cosFormer", "MB, softmax", "times smaller"]
-    return [Table(title, header, rows), rest(results, shown)]
+    return [*token_table(results), *([Table(title, header, rows)] if rows else []), rest(results, shown)]
 
 
 def token_cells(results: Results, n: int | None, **which: str) -> list[str]:

@@ -138,6 +138,8 @@ BENCHES: dict[str, Bench] = {
     ),
     "generate": Bench(
         "time and memory a token, with a state and with a key-value cache",
+        "Tokens of a model of 12 layers of width 768 through generate(), eager and compiled, as a multiple of the time "
+        "to read its weights once, beside GPT-2 and Mamba of transformers of the same size. "
         "Milliseconds and state bytes per generated token by context length, in one model of 2 layers of width 512 "
         "with 8 heads (float32, one sequence; softmax's cache grows by copying, as transformers' DynamicCache does), "
         "and a run of the model's own step loop in a small model. Needs cosformer[hf].",
@@ -145,6 +147,9 @@ BENCHES: dict[str, Bench] = {
         {
             "--lengths": lengths("default: 1024,4096,16384,65536; '' for none", some_numbers),
             "--tokens": Option("length of the run of the step loop (default: 100,000; 0: none)", int),
+            "--batches": lengths("sequences at once, through generate() (default: 1,4; '' for none)", some_numbers),
+            "--contexts": lengths("default: 1024,8192,65536,1048576; '' for none", some_numbers),
+            "--layers": Option("of the model of width 768 (default: 12)", positive),
         },
         "short lengths and a short run: seconds",
     ),
@@ -156,7 +161,9 @@ BENCHES: dict[str, Bench] = {
         {
             "--source": Option("the original, a language model", metavar="DIR"),
             "--models": Option("linearized models made of it", metavar="DIR,DIR,..."),
-            "--lengths": lengths("default: 1024,8192,65536"),
+            "--lengths": lengths("default: 1024,8192,65536; '' for none", some_numbers),
+            "--batches": lengths("sequences at once, through generate() (default: 1; '' for none)", some_numbers),
+            "--compiled": Option("those of the models that are compiled as well", metavar="NAME,..."),
         },
     ),
     "train": Bench(

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="the same seed draws the same text (default: another one each time)")
     add("--weights", choices=["bf16", "int8"], help="fewer bytes to read for each token (default: as they were saved)")
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the step of one token first (needs a C++ compiler); torch keeps the result on disk",
+    )
     add("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
 
 
@@ -69,22 +75,26 @@ def run(args: argparse.Namespace) -> int:
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(args.device)
     if not ids.shape[1]:
         raise ValueError("the prompt holds no token; give at least one word")
-    options: dict[str, Any] = {"max_new_tokens": room(args.max_new_tokens, ids.shape[1], model.config), **shape}
-    if model.config._attn_implementation in ("cosformer", "multiscale"):
-        options["past_key_values"] = StateCache()
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    options: dict[str, Any] = {"do_sample": not args.greedy, "pad_token_id": 0 if pad is None else pad, **shape}
+    tokens = room(args.max_new_tokens, ids.shape[1], model.config)
+
+    @torch.no_grad()
+    def write(tokens: int, **more: Any) -> None:
+        if model.config._attn_implementation in ("cosformer", "multiscale"):
+            more["past_key_values"] = StateCache()
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, **options, **more)
+
+    if args.compile:
+        from cosformer.hf import compile_step
+
+        start = time.perf_counter()
+        compile_step(model)
+        write(min(2, tokens), eos_token_id=None)  # the second token is the first compiled step
+        print(f"compiled in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     if args.seed is not None:
         torch.manual_seed(args.seed)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    streamer = transformers.TextStreamer(tokenizer, skip_special_tokens=True)
-    with torch.no_grad():
-        model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            streamer=streamer,
-            do_sample=not args.greedy,
-            pad_token_id=0 if pad is None else pad,
-            **options,
-        )
+    write(tokens, streamer=transformers.TextStreamer(tokenizer, skip_special_tokens=True))
     return 0
 
 

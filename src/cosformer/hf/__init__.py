@@ -17,6 +17,7 @@ from cosformer.models.classification import (
     CosformerForPairClassification,
     CosformerForSequenceClassification,
 )
+from cosformer.models.compiled_step import compile_step
 from cosformer.models.config import AUTO_CLASSES, CosformerConfig
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
 from cosformer.models.forecasting import CosformerForForecasting
@@ -54,5 +55,6 @@ __all__ = [
     "CosformerForTokenClassification",
     "CosformerModel",
     "StateCache",
+    "compile_step",
     "convert",
 ]

@@ -285,7 +285,7 @@ class Window:
         self.shapes["key_mask"] = (window,)
 
     def build(self, position: Tensor, k: Tensor, v: Tensor, key_mask: Tensor) -> KeyValueState:
-        return KeyValueState(k, v, key_mask, position.item())  # pyright: ignore[reportArgumentType]
+        return KeyValueState(k, v, key_mask, position)
 
     def take(self, state: KeyValueState) -> list[Tensor]:
         assert state.key_mask is not None

@@ -15,6 +15,7 @@ from cosformer.models.config import IGNORE, CosformerConfig
 from cosformer.models.pretrained import CosformerPreTrainedModel
 from cosformer.models.state_cache import StateCache, StateGeneration
 from cosformer.models.transformer import CosformerModel
+from cosformer.nn.projection import project
 
 
 class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, GenerationMixin):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -93,7 +94,7 @@ class CosformerForCausalLM(CosformerPreTrainedModel, StateGeneration, Generation
         elif targets is not None and reduction == "none":
             loss = self._losses(hidden, targets)
         else:
-            logits = self.lm_head(_keep(hidden, logits_to_keep))
+            logits = project(self.lm_head, _keep(hidden, logits_to_keep))
             if targets is not None:
                 if isinstance(logits_to_keep, Tensor) or logits_to_keep:
                     raise ValueError("labels need every position's logits; call without logits_to_keep")

@@ -157,10 +157,21 @@ class StateGeneration:
     # generate looks at the names of the arguments
     @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # pyright: ignore[reportAttributeAccessIssue]
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As transformers' own, without the tokenizer of ``stop_strings`` and of ``transformers serve``, which
-        ``generate`` hands on to the model."""
+        """As transformers' own, without the mask of tokens that a state has taken in, and without the tokenizer of
+        ``stop_strings`` and of ``transformers serve``, which ``generate`` hands on to the model.
+
+        A mask that grows with every token would be a new shape for a compiled step, and a compiled step cannot raise.
+        """
         kwargs.pop("tokenizer", None)
-        return super().prepare_inputs_for_generation(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        past, given = inputs.get("past_key_values"), inputs.get("input_ids")
+        if not isinstance(past, StateCache) or given is None or not (seen := past.get_seq_length()):
+            return inputs
+        tokens, mask = given.shape[1], inputs.get("attention_mask")
+        self.get_decoder().check_length(seen + tokens)  # pyright: ignore[reportAttributeAccessIssue]
+        if mask is not None and inputs.get("position_ids") is not None and bool(mask[:, -tokens:].all()):
+            inputs["attention_mask"] = None
+        return inputs
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict, *args: Any, **kwargs: Any

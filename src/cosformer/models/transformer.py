@@ -151,7 +151,8 @@ class CosformerModel(CosformerPreTrainedModel):
             unsupported |= {"encoder_hidden_states": encoder_hidden_states, "position_ids": position_ids}
             sharding.check_fit(unsupported | {"pixel_values": pixel_values, "seq_idx": kwargs.get("seq_idx")})
             place, use_cache = sharding.find_place(sequence_group, given, attention_mask), False
-        seen = self._tokens_seen(past_key_values)
+        source = self._check_source(encoder_hidden_states, encoder_attention_mask)
+        seen = self._tokens_seen(past_key_values, position_ids, source[0])
         key_mask, bounds, position_ids = self._lay_out(given, attention_mask, position_ids, seen, place, kwargs)
         past_key_values = self._open_cache(use_cache, past_key_values, packed=bounds is not None)
         x = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
@@ -160,16 +161,20 @@ class CosformerModel(CosformerPreTrainedModel):
             options["group"] = sequence_group
         if self.rotation is not None:
             options["rotation"] = self.rotation(x, position_ids)
-        source = self._check_source(encoder_hidden_states, encoder_attention_mask)
         x = self._through_layers(x, key_mask, past_key_values, seen, source, options)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
-    def _tokens_seen(self, past: StateCache | None) -> int:
-        if past is not None and not isinstance(past, StateCache):
+    def _tokens_seen(self, past: StateCache | None, position_ids: Tensor | None, source: Tensor | None) -> int | None:
+        """How many tokens ``past`` has taken in; None in a compiled step, where only the states' own tensors say it."""
+        if past is None:
+            return 0
+        if not isinstance(past, StateCache):
             raise ValueError(f"past_key_values is a {type(past).__name__}; this model takes a StateCache")
-        return 0 if past is None else past.get_seq_length()
+        if position_ids is not None and source is None and torch.compiler.is_compiling():
+            return None
+        return past.get_seq_length()
 
     def _embed_values(self, pixels: Tensor | None, readings: Tensor | None, given: Tensor | None) -> Tensor | None:
         """The vectors of an image's patches, of real-valued inputs, or ``given``."""
@@ -187,21 +192,29 @@ class CosformerModel(CosformerPreTrainedModel):
         given: Tensor,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
-        seen: int,
+        seen: int | None,
         place: sharding.Place | None,
         kwargs: dict[str, Any],
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The mask of the new tokens (``[B,N]``, None: no masking), bounds of packed sequences, and positions."""
-        key_mask = None if attention_mask is None else self._check_mask(attention_mask, given, seen)
-        traced = torch.compiler.is_compiling() or given.is_meta
-        masked = key_mask is not None and (traced or not bool(key_mask.all()))
         length = given.shape[1]
+        key_mask, masked = None, False
+        if attention_mask is not None:
+            key_mask = self._check_mask(attention_mask, given, seen)
+            if position_ids is not None:  # then nobody counts the tokens before
+                key_mask = key_mask[:, -length:]
+            key_mask = key_mask.to(given.device) != 0
+            masked = torch.compiler.is_compiling() or given.is_meta or not bool(key_mask[:, -length:].all())
+        if seen is None:
+            assert position_ids is not None
+            self._find_bounds(kwargs, None, given.shape[0], length, masked, True)
+            return key_mask if masked else None, None, position_ids
         total = seen + length if place is None else place.total
-        bounds = self._find_bounds(kwargs, position_ids, given.shape[0], total, masked, seen)
+        bounds = self._find_bounds(kwargs, position_ids, given.shape[0], total, masked, seen > 0)
         if self.config.cls_token:
             length, total = length + 1, total + 1
             key_mask = with_cls(key_mask)
-        self._check_length(total if bounds is None else int(bounds.diff().max()))
+        self.check_length(total if bounds is None else int(bounds.diff().max()))
         if position_ids is None:
             first, before = (seen, None) if place is None else (place.first, place.counted)
             if bounds is None:
@@ -231,18 +244,19 @@ class CosformerModel(CosformerPreTrainedModel):
         x: Tensor,
         key_mask: Tensor | None,
         past: StateCache | None,
-        seen: int,
+        seen: int | None,
         source: tuple[Tensor | None, Tensor | None],
         options: dict[str, Any],
     ) -> Any:
         """``x [B,N,C]`` after every layer; the states in ``past`` become those after these tokens."""
-        for i, layer in enumerate(self.layers):
-            if past is None:
+        if past is None:
+            for layer in self.layers:
                 x = layer(x, key_mask, None, False, *source, **options)
-                continue
+            return x
+        for i, (layer, kept) in enumerate(zip(self.layers, past.layers, strict=True)):
             if source[0] is not None:
                 options |= {"memory": self._memory(i, past, source[0], source[1]), "first": seen}
-            x, past[i] = layer(x, key_mask, past[i], True, **options)
+            x, kept.state = layer(x, key_mask, kept.state, True, **options)  # pyright: ignore
         return x
 
     def _memory(self, index: int, past: StateCache, source: Tensor, mask: Tensor | None) -> Any:
@@ -269,7 +283,7 @@ class CosformerModel(CosformerPreTrainedModel):
         return hidden, keep
 
     def _find_bounds(
-        self, kwargs: dict[str, Any], position_ids: Tensor | None, rows: int, length: int, masked: bool, seen: int
+        self, kwargs: dict[str, Any], position_ids: Tensor | None, rows: int, length: int, masked: bool, seen: bool
     ) -> Tensor | None:
         asked = any(kwargs.get(name) is not None for name in packing.ARGUMENTS)
         if masked or seen:
@@ -290,7 +304,8 @@ class CosformerModel(CosformerPreTrainedModel):
                 "output_attentions: this model computes no attention matrix; use cosformer.models.attention_weights"
             )
 
-    def _check_length(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
+        """Raise ValueError on a sequence longer than the model takes."""
         if length > self.config.max_position_embeddings and self.bounded:
             raise ValueError(
                 f"sequence of {length} tokens exceeds max_len={self.config.max_position_embeddings}"
@@ -314,11 +329,13 @@ class CosformerModel(CosformerPreTrainedModel):
         return use_cache and not (self.gradient_checkpointing and self.training)
 
     @staticmethod
-    def _check_mask(mask: Tensor, given: Tensor, seen: int) -> Tensor:
+    def _check_mask(mask: Tensor, given: Tensor, seen: int | None) -> Tensor:
+        if seen is None:
+            return mask
         expected = (given.shape[0], seen + given.shape[1])
         if mask.shape != expected:
             raise ValueError(
                 f"attention_mask has shape {tuple(mask.shape)}; expected [batch, tokens seen + new ones] = "
                 f"{list(expected)}, 1 = may be attended"
             )
-        return mask.to(given.device) != 0
+        return mask

@@ -76,5 +76,6 @@ class Block(nn.Module):
         return (x, state) if return_state else x
 
     def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        x = x + self.dropout(branch)
+        dropout = self.dropout
+        x = x + (dropout(branch) if dropout.training else branch)
         return norm(x) if self.norm == "post" else x

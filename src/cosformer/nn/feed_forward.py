@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.nn.projection import project
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -40,7 +42,11 @@ class FeedForward(nn.Module):
         # As rows: of more dimensions a product comes as a view, and autograd pays for an activation in place on a view
         # with three copies of the widened tensor.
         rows = x.reshape(-1, x.shape[-1])
-        return self.narrow(self.dropout(self.act(self.widen(rows)))).view(x.shape)
+        return self._narrow(self.act(project(self.widen, rows))).view(x.shape)
+
+    def _narrow(self, inner: Tensor) -> Tensor:
+        dropout = self.dropout
+        return project(self.narrow, dropout(inner) if dropout.training else inner)
 
 
 class GatedFeedForward(FeedForward):
@@ -55,7 +61,7 @@ class GatedFeedForward(FeedForward):
     def forward(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., C]"""
         rows = x.reshape(-1, x.shape[-1])
-        return self.narrow(self.dropout(self.act(self.gate(rows)) * self.widen(rows))).view(x.shape)
+        return self._narrow(self.act(project(self.gate, rows)) * project(self.widen, rows)).view(x.shape)
 
 
 FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": GatedFeedForward}

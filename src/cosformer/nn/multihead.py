@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cosformer.attention.base import Attention
 from cosformer.attention.recorded_state import extend_state
+from cosformer.nn.projection import project
 from cosformer.nn.short_convolution import ConvolvedState, ShortConvolution
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, [B or 1, N, D]
@@ -84,19 +85,20 @@ class MultiHead(nn.Module):
             raise ValueError("cu_seqlens packs whole sequences; it goes with neither key_mask nor a state")
         if state is not None and not return_state:
             raise ValueError("state given without return_state=True: these tokens would be lost from it")
+        attention, convolution = self.attention, self.convolution
         if return_state and not self.streaming:
-            name = type(self.attention).__name__
-            raise ValueError(f"{name} (causal={self.attention.causal}) carries no state; call it without return_state")
+            name = type(attention).__name__
+            raise ValueError(f"{name} (causal={attention.causal}) carries no state; call it without return_state")
         rows, state = self._take_apart(state)
         projected = self._project(x)
-        if self.convolution is not None:
+        if convolution is not None:
             projected, rows = self._convolve(projected, key_mask, rows, cu_seqlens, group)
         q, k, v = self._as_heads(projected, rotation)
         if return_state:
-            extend: Any = self.attention.extend
+            extend: Any = attention.extend
             out, state = extend_state(extend, q, k, v, state, key_mask)
-            if self.convolution is not None and rows is not None:
-                state = ConvolvedState.after(rows, self.convolution.before, state)
+            if convolution is not None and rows is not None:
+                state = ConvolvedState.after(rows, convolution.before, state)
             return self._merge(out, x), state
         if group is not None:
             out = self.attention.sharded(q, k, v, group, key_mask, cu_seqlens)
@@ -117,7 +119,7 @@ class MultiHead(nn.Module):
 
     def _project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries ``[B,N,H*D]``, keys and values ``[B,N,Hk*D]``."""
-        return self.query(x), self.key(x), self.value(x)
+        return project(self.query, x), project(self.key, x), project(self.value, x)
 
     def _convolve(
         self,
@@ -156,7 +158,8 @@ class MultiHead(nn.Module):
         return None, state
 
     def _as_heads(self, projected: tuple[Tensor, ...], rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = (self._split(part) for part in projected)
+        q, k, v = projected
+        q, k, v = self._split(q), self._split(k), self._split(v)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if rotation is not None:
@@ -168,14 +171,18 @@ class MultiHead(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """[B,N,heads*D] -> [B,heads,N,D]"""
-        return x.unflatten(-1, (-1, self.attention.head_dim)).transpose(1, 2)
+        batch, n, channels = x.shape
+        dim = self.attention.head_dim
+        if n == 1:  # contiguous, as the step of one token wants it
+            return x.view(batch, channels // dim, 1, dim)
+        return x.view(batch, n, channels // dim, dim).transpose(1, 2)
 
     def _merge(self, out: Tensor, x: Tensor) -> Tensor:
         """What was attended to, ``[B,H,N,D]``, for the input ``x [B,N,C]`` -> ``[B,N,C]``"""
         out = out.transpose(1, 2).flatten(2)
         if self.gate is not None:
-            out = out * F.silu(self.gate(x))
-        return self.output(out)
+            out = out * F.silu(project(self.gate, x))
+        return project(self.output, out)
 
 
 class CrossAttention(MultiHead):
