@@ -84,7 +84,7 @@ def token_table(results: Results) -> list[Table]:
     rows = []
     for m in shown:
         first = results.one(kind=FIRST, attention=m.attention, variant=m.variant, batch=m.batch)
-        assert m.milliseconds and m.batch and m.megabytes and m.baseline_milliseconds and first is not None
+        assert m.milliseconds and m.batch and m.megabytes is not None and first is not None
         speed, megabytes = 1e3 * m.batch / m.milliseconds, f"{m.megabytes:,.0f}"
         times = [f"{x:.3g}" for x in (m.milliseconds, m.baseline_milliseconds, first.value) if x is not None]
         row = [m.attention, m.variant, str(m.batch), times[0], f"{speed:,.0f}"]
