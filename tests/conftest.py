@@ -1,5 +1,6 @@
 """Fixtures of several folders; a folder asks for those it wants."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,18 @@ def data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["COSFORMER_HOME"]
     else:
         os.environ["COSFORMER_HOME"] = before
+
+
+@pytest.fixture
+def own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attentions, data sets, tasks and recipes that a test registers are gone after it."""
+    for module, name in (
+        ("cosformer.attention", "ATTENTIONS"),
+        ("cosformer.data", "DATASETS"),
+        ("cosformer.tasks", "TASKS"),
+        ("cosformer.recipes", "RECIPES"),
+    ):
+        monkeypatch.setattr(f"{module}.{name}", dict(getattr(importlib.import_module(module), name)))
 
 
 @pytest.fixture

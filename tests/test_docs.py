@@ -72,6 +72,7 @@ TINY = (
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python") and page != TUTORIAL])
+@pytest.mark.usefixtures("own_tables")
 def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, one after the other, as a reader would paste them."""
     monkeypatch.setenv("COSFORMER_HOME", str(tmp_path / "home"))

@@ -8,14 +8,15 @@ import torch
 
 import cosformer
 from cosformer import cli
-from cosformer.attention import ATTENTIONS
 from cosformer.attention.feature_maps import Relu
 from cosformer.commands.train import parse
-from cosformer.data import DATASETS, dataset_function
+from cosformer.data import dataset_function
 from cosformer.plugins import load_plugins
-from cosformer.recipes import RECIPES, recipe
-from cosformer.tasks import TASKS, task_class
+from cosformer.recipes import recipe
+from cosformer.tasks import task_class
 from cosformer.tasks.lm import LM
+
+pytestmark = pytest.mark.usefixtures("own_tables")
 
 
 class Square(Relu):
@@ -27,18 +28,6 @@ class Square(Relu):
 
 def rows(*, count: int = 3) -> None:
     """A data set's function."""
-
-
-@pytest.fixture(autouse=True)
-def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
-    for module, name, table in (
-        ("cosformer.attention", "ATTENTIONS", ATTENTIONS),
-        ("cosformer.data", "DATASETS", DATASETS),
-        ("cosformer.tasks", "TASKS", TASKS),
-        ("cosformer.recipes", "RECIPES", RECIPES),
-    ):
-        monkeypatch.setattr(f"{module}.{name}", dict(table))
 
 
 def test_an_attention_of_ones_own_is_built_by_name() -> None:
