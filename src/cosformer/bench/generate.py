@@ -72,8 +72,8 @@ def gpt2(layers: int) -> Any:
     """Softmax with transformers' own cache, in layers of the same sizes."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": WIDTH, "n_layer": layers, "n_head": HEADS, "vocab_size": VOCABULARY, "n_positions": 4096}
-    return GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+    config = GPT2Config(n_embd=WIDTH, n_layer=layers, n_head=HEADS, vocab_size=VOCABULARY, n_positions=4096)
+    return GPT2LMHeadModel(config).eval()
 
 
 def mamba(layers: int) -> Any:

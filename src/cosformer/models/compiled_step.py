@@ -53,13 +53,16 @@ def one_row_backend(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[...
         elif node.op == "call_function" and node.target in _MATRIX_PRODUCTS:
             _replace(graph.graph, node, node.args[1], _product)
     graph.recompile()
-    return compile_fx(graph, inputs, config_patches={"size_asserts": False})  # guards know them
+    return compile_fx(graph, inputs, config_patches={"size_asserts": False})  # pyright: ignore[reportReturnType]
 
 
 def _replace(graph: fx.Graph, node: fx.Node, matrix: Any, by: Callable[..., Any]) -> None:
     """Call ``by`` instead, if the first argument is one row and both are plain tensors on the CPU."""
-    x, weight = (argument.meta.get("example_value") for argument in (node.args[0], matrix))
-    if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.is_floating_point() for t in (x, weight)):
+    first: Any = node.args[0]
+    x, weight = first.meta.get("example_value"), matrix.meta.get("example_value")
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
+        return
+    if not all(t.device.type == "cpu" and t.is_floating_point() for t in (x, weight)):
         return
     if is_traceable_wrapper_subclass(weight):  # quantized weights have products of their own
         return
