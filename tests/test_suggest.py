@@ -24,7 +24,7 @@ def test_every_table_suggests_the_nearest_name(capsys):
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("export", None),
+        ("exprot", "export"),
         ("forecast", None),
         ("evaluate", "eval"),
         ("training", "train"),

@@ -129,12 +129,12 @@ def exit_code(program: str, parse: Callable[[], argparse.Namespace], run: Callab
 def _run(parse: Callable[[], argparse.Namespace], run: Callable[[argparse.Namespace], int]) -> int:
     try:
         args = parse()
+        if said := processor.prepare():
+            print(said, file=sys.stderr)
+        return run(args)
     except SystemExit:
         sys.stdout.flush()  # a help text that cannot be written is said as other output is
         raise
-    if said := processor.prepare():
-        print(said, file=sys.stderr)
-    return run(args)
 
 
 def _module(command: str) -> ModuleType:

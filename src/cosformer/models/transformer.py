@@ -172,6 +172,11 @@ class CosformerModel(CosformerPreTrainedModel):
             return 0
         if not isinstance(past, StateCache):
             raise ValueError(f"past_key_values is a {type(past).__name__}; this model takes a StateCache")
+        if (kept := len(past.layers)) != (layers := len(self.layers)):
+            raise ValueError(
+                f"past_key_values has states of {kept} layers and this model has {layers} layers; make it with "
+                f"StateCache({layers})"
+            )
         if position_ids is not None and source is None and torch.compiler.is_compiling():
             return None
         return past.get_seq_length()

@@ -73,6 +73,11 @@ class Call(NamedTuple):
         """All fields but the specification."""
         return self[:-1]
 
+    @property
+    def looks_both_ways(self) -> bool:
+        """Whether half of the channels look left and the other half right: decay without causality."""
+        return self.decay is not None and not self.spec.causal
+
 
 SCHEMA = (
     "bool relu, bool causal, SymInt q_first, SymInt k_first, SymInt q_len, SymInt k_len, "

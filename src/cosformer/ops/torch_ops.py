@@ -39,14 +39,14 @@ def linear_kernel(call: Call, start: Tensor | None, *, direct: bool) -> tuple[Te
 
 def run_forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     kernel = KERNELS[call.spec.backend]
-    if two_sided.looks_both_ways(call) and kernel is not native:
+    if call.looks_both_ways and kernel is not native:
         return two_sided.forward(kernel, call)
     return kernel.forward(call)
 
 
 def run_backward(call: Call, *gradients_and_results: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     kernel = KERNELS[call.spec.backend]
-    if two_sided.looks_both_ways(call) and kernel is not native:
+    if call.looks_both_ways and kernel is not native:
         return two_sided.backward(kernel, call, *gradients_and_results)
     return kernel.backward(call, *gradients_and_results)
 

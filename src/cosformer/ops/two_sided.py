@@ -17,10 +17,6 @@ from cosformer.ops.normaliser import NORMALISERS
 from cosformer.ops.spec import Call, accumulator, new_output
 
 
-def looks_both_ways(call: Call) -> bool:
-    return call.decay is not None and not call.spec.causal
-
-
 def sweeps(call: Call) -> tuple[Call, Call]:
     """The causal calls of the channels that look left, and of those that look right.
 

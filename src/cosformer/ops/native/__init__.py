@@ -65,7 +65,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
     (b, h, n, _), e = call.q.shape, call.v.shape[3]
     out = memory.empty((b, h, n, e), call.v.dtype)
-    if two_sided.looks_both_ways(call):
+    if call.looks_both_ways:
         den = _forward_both(call, out)
         kv_next, z_next = (torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
         return out, den, kv_next, z_next
@@ -125,7 +125,7 @@ def backward(
         x if x.stride(3) == 1 or not x.numel() else torch.empty(x.shape, dtype=x.dtype, device="cpu")
         for x in (dq, dk, dv)
     ]
-    if two_sided.looks_both_ways(call):
+    if call.looks_both_ways:
         _backward_both(call, g_out, out, den, results)
         dkv, dz = (torch.zeros(shape, **_SUMS) for shape in _state_shapes(call))
     else:
