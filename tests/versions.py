@@ -13,3 +13,4 @@ def needs(package: str, minimum: str, why: str) -> pytest.MarkDecorator:
 #: for tests that call torch.compile or torch.export
 traces = needs("torch", "2.12", "what compiles and exports the attention")
 rewinds = needs("transformers", "5.15", "assisted decoding takes tokens back from a state")
+serves = needs("transformers", "5.16", "a server whose loading code runs without the package openai")

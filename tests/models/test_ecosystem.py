@@ -17,6 +17,7 @@ from cosformer.hf import (
     CosformerForPairClassification,
     CosformerForSequenceClassification,
 )
+from versions import serves
 
 WORDS = [
     "[PAD]",
@@ -182,6 +183,7 @@ print(type(model).__name__, out.shape[1])
 """
 
 
+@serves
 @pytest.mark.parametrize("kind", ["own", "converted"])
 def test_what_transformers_serve_loads(kind, config, tokenizer, tmp_path):
     made = config(is_decoder=True, vocab_size=len(WORDS), pad_token_id=0)

@@ -60,10 +60,14 @@ def export(model: Any, folder: Path, length: int | None = None) -> list[str]:
         raise ValueError("a model with adaptive_cutoffs cannot be exported to ONNX: its shapes depend on the words")
     model = copy.deepcopy(model).float().eval().requires_grad_(False)
     whole = Whole(model, length)
-    said = [_write(whole, [whole.example(2, whole.length), whole.example(3, length or 17)], folder / WHOLE)]
-    if name in WITH_STEP:
-        reason = why_no_step(model)
-        said.append(f"no {STEP}: {reason}" if reason else export_step(model, folder))
+    with tempfile.TemporaryDirectory(dir=folder) as place:  # all files, or none where one is refused
+        made = Path(place)
+        said = [_write(whole, [whole.example(2, whole.length), whole.example(3, length or 17)], made / WHOLE)]
+        if name in WITH_STEP:
+            reason = why_no_step(model)
+            said.append(f"no {STEP}: {reason}" if reason else export_step(model, made))
+        for file in made.iterdir():
+            file.replace(folder / file.name)
     return said
 
 

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module
 
 FEW_ROWS = 16
 LARGE = 1 << 18  # weights; one thread has read fewer of them before another wakes up
@@ -29,7 +29,8 @@ def project(layer: nn.Module, x: Tensor) -> Tensor:
         or not weight.dtype == x.dtype == torch.float32
         or layer._forward_hooks
         or layer._forward_pre_hooks
-        or _has_any_global_hook()
+        or module._global_forward_hooks
+        or module._global_forward_pre_hooks
         or not torch.backends.mkl.is_available()
     ):
         return layer(x)
