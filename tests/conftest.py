@@ -63,9 +63,18 @@ def own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.{name}", dict(getattr(importlib.import_module(module), name)))
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
+def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    yield from _threads(1)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    yield from _threads(2)

@@ -8,13 +8,7 @@ from torch import nn
 from cosformer.nn import projection
 from cosformer.nn.projection import project
 
-
-@pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 @pytest.fixture

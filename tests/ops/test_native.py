@@ -16,7 +16,10 @@ from cosformer.ops.native import memory
 from cosformer.ops.native.library import MEMBERS, TOKEN_MEMBERS, loaded
 from cosformer.ops.spec import AttentionSpec, Call
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.describe())
+pytestmark = [
+    pytest.mark.skipif(not native.available(), reason=native.describe()),
+    pytest.mark.usefixtures("two_threads"),
+]
 
 
 def given(
@@ -166,14 +169,6 @@ def check(g: Call, tolerance=2e-6, g_tolerance=5e-6):
             if not error < g_tolerance:  # terms cancel (D = 1: dq is zero); then their own size is the measure
                 size = magnitudes(g, incoming, results[0])[i]
                 assert ((got.double() - want).abs() <= 1e-6 * size).all(), ["dq", "dk", "dv", "dkv", "dz"][i]
-
-
-@pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("angles", [True, False])

@@ -49,17 +49,17 @@ def one_row_backend(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[...
 
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is F.linear:
-            _replace(graph.graph, node, node.args[1], _linear)
+            _replace(node, _linear)
         elif node.op == "call_function" and node.target in _MATRIX_PRODUCTS:
-            _replace(graph.graph, node, node.args[1], _product)
+            _replace(node, _product)
     graph.recompile()
     return compile_fx(graph, inputs, config_patches={"size_asserts": False})  # pyright: ignore[reportReturnType]
 
 
-def _replace(graph: fx.Graph, node: fx.Node, matrix: Any, by: Callable[..., Any]) -> None:
+def _replace(node: fx.Node, by: Callable[..., Any]) -> None:
     """Call ``by`` instead, if the first argument is one row and both are plain tensors on the CPU."""
-    first: Any = node.args[0]
-    x, weight = first.meta.get("example_value"), matrix.meta.get("example_value")
+    operands: Any = node.args[:2]
+    x, weight = (operand.meta.get("example_value") for operand in operands)
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
         return
     if not all(t.device.type == "cpu" and t.is_floating_point() for t in (x, weight)):
